@@ -71,6 +71,7 @@ func newDelivery(s *session, d driver.Delivery) *delivery {
 	h.identify()
 	h.keep()
 	sub.unsettled.Add(1)
+	s.open.Add(1)
 	s.list(h)
 	return h
 }
@@ -281,6 +282,7 @@ func (s *session) try(settled []driver.Settlement) []error {
 func (s *subscription) known(hands ...*delivery) {
 	for _, h := range hands {
 		s.suspects.done(h)
+		h.session.open.Add(-1)
 	}
 	s.unsettled.Add(-len(hands))
 }

@@ -48,6 +48,7 @@ type session struct {
 	gone     <-chan struct{} // closed when the stream has ended, before Next returns; nil if the stream does not signal it
 	began    time.Time
 	worked   atomic.Bool   // the broker has accepted an ack
+	open     atomic.Int32  // deliveries whose outcome the broker does not know
 	overflow atomic.Int32  // deliveries in flight that have given up their slots in the window
 	lost     chan struct{} // closed when the stream has failed
 	ended    atomic.Bool   // no settlement can reach the broker any more
@@ -116,10 +117,10 @@ func (s *source) next() *delivery {
 }
 
 // isNarrowForNothing reports whether the session takes one message at a time, has lasted, and has nothing in flight but
-// d, against which a redelivery does not count.
+// d, against which a redelivery does not count. A suspect that has the turn may be on its way.
 func (s *source) isNarrowForNothing(d *driver.Delivery) bool {
-	return s.session.window < s.sub.q.Window && time.Since(s.session.began) >= healthy && len(s.sub.slots) == 0 &&
-		s.session.overflow.Load() == 0 && d.Suspect == 0 && d.Message.Metadata[envelope.KeySuspect] == ""
+	return s.session.window < s.sub.q.Window && time.Since(s.session.began) >= healthy && s.session.open.Load() == 0 &&
+		!s.sub.suspects.busy() && d.Suspect == 0 && d.Message.Metadata[envelope.KeySuspect] == ""
 }
 
 // lose ends a failed session.

@@ -434,6 +434,77 @@ func TestNack_HeldWhileTheWindowNarrows(t *testing.T) {
 	})
 }
 
+// The ack of a message that was held is on its way while the window narrows: the session is not renewed meanwhile, or
+// the ack would be lost.
+func TestSession_IsNotRenewedWhileAnAckIsOnItsWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := narrowings{slow: 2 * time.Millisecond}
+		s := drivertest.NewServer(rabbit())
+		conn := s.Connect()
+		p := openOver(t, conn, n.over(conn), concurrency(4))
+		acked := make(chan struct{})
+		var d *deliveries
+		d = p.consume(func(m *message.Message) {
+			if m.UUID == "held" && len(d.of("held")) <= 8 {
+				m.Nack()
+				return
+			}
+			m.Ack()
+			if m.UUID == "held" {
+				close(acked)
+			}
+		})
+		endAtOnceTwice(s)
+		p.publish("held")
+		<-acked
+		time.Sleep(time.Millisecond) // virtual
+		p.publish("other")
+		time.Sleep(time.Minute) // virtual
+		synctest.Wait()
+		require.Zero(t, p.AcksFailed())
+		require.Len(t, d.of("other"), 1)
+	})
+}
+
+// The next session takes one message at a time.
+func endAtOnceTwice(s *drivertest.Server) {
+	for range 2 {
+		s.Cut()
+		time.Sleep(500 * time.Millisecond) // virtual
+		synctest.Wait()
+	}
+}
+
+// A suspect that was published to run may be on its way to a session: it is not renewed meanwhile, because the broker
+// would count that suspect.
+func TestSession_IsNotRenewedWhileASuspectHasItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		s.With(func(h *drivertest.Hooks) {
+			h.Publish = func(o *driver.Outgoing) drivertest.Verdict {
+				if len(o.Extra) > 0 && strings.HasSuffix(o.Extra[0].Value, "!") {
+					return drivertest.Verdict{} // confirmed, and on its way
+				}
+				return drivertest.Verdict{Copies: 1}
+			}
+		})
+		p := open(t, s)
+		p.consume(ack)
+		endAtOnceTwice(s)
+		before := s.Calls("Receive")
+		time.Sleep(time.Minute) // virtual
+		publishSuspects(t, p, 1)
+		synctest.Wait()
+		p.publish("other")
+		synctest.Wait()
+		require.Equal(t, before, s.Calls("Receive"))
+		time.Sleep(time.Minute) // virtual: its turn is over
+		p.publish("another")
+		synctest.Wait()
+		require.Equal(t, before+1, s.Calls("Receive"))
+	})
+}
+
 // stopOrderly consumes for a while. When the process is closed, its running handlers return their messages.
 func stopOrderly(t *testing.T, p *process, after time.Duration) {
 	t.Helper()
