@@ -241,8 +241,9 @@ func (d *declarer) mayBind(ctx context.Context, b Binding) error {
 
 // impossible returns args with a value that no declaration accepts.
 func impossible(args amqp.Table, argument string) amqp.Table {
-	changed := amqp.Table{argument: true} // none of ours has it
+	changed := amqp.Table{}
 	maps.Copy(changed, args)
+	changed[argument] = true // a plan of a program may have one
 	return changed
 }
 

@@ -60,3 +60,11 @@ func TestExplain_NamesArgumentAndBothValues(t *testing.T) {
 	plain := errors.New("plain")
 	require.Same(t, plain, explain(plain))
 }
+
+// A plan of a program may have the argument already.
+func TestImpossible_ReplacesAnArgument(t *testing.T) {
+	args := amqp.Table{"x-max-length": 5, "x-queue-type": "quorum"}
+	require.Equal(t, amqp.Table{"x-max-length": true, "x-queue-type": "quorum"}, impossible(args, "x-max-length"))
+	require.Equal(t, 5, args["x-max-length"])
+	require.Equal(t, amqp.Table{"x-max-length": true}, impossible(nil, "x-max-length"))
+}
