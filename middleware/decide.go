@@ -93,7 +93,7 @@ func (p *Pipeline) decide(m *message.Message, policy *policy, a *attemptContext,
 		d.Outcome = OutcomeGiveBack
 		return d
 	}
-	if isShutdown(m.Context()) && kind != KindPermanent && kind != KindSkip {
+	if isShutdown(m.Context()) && (kind != KindPermanent && kind != KindSkip || errorIs(causeOf(m.Context()), errNacked)) {
 		// A cancelled context makes clients fail with all sorts of errors, not only with context.Canceled. None of them may
 		// cost the message an attempt, least of all its last one.
 		d.Outcome = OutcomeGiveBack
@@ -140,7 +140,7 @@ func (p *Pipeline) decideRetry(d *Decision, m *message.Message, policy *policy, 
 	if policy.MaxAge <= 0 {
 		return
 	}
-	if age := now.Add(d.Delay).Sub(created(m, now).Add(c.OriginalDelay)); age > policy.MaxAge {
+	if age := now.Add(d.Delay).Sub(created(m, c, now)); age > policy.MaxAge {
 		d.expire(age, policy.MaxAge)
 	}
 }
@@ -178,10 +178,10 @@ func backoffDelay(b Backoff, retry int, original time.Duration) time.Duration {
 	return guardedValue(time.Second, func() time.Duration { return b.Delay(retry, original) })
 }
 
-// created is when the message was created, as far as it is known: the earliest of its timestamp, that of its first
-// failure, and that of this delivery, which is a retry's. A time in the future is ignored. A redriven message starts
-// over with its first failure.
-func created(m *message.Message, now time.Time) time.Time {
+// created is when the message was created, or the end of its original delay, as far as it is known: the earliest of its
+// timestamp, that of its first failure, and that of this delivery, which is a retry's. A time in the future is ignored.
+// A redriven message starts over with its first failure, which is after the delay.
+func created(m *message.Message, c *envelope.Control, now time.Time) time.Time {
 	earliest := now
 	consider := func(at time.Time) {
 		if !at.IsZero() && at.Before(earliest) {
@@ -196,6 +196,9 @@ func created(m *message.Message, now time.Time) time.Time {
 	}
 	if first, ok := envelope.FirstFailure(m); ok {
 		consider(first)
+	}
+	if c.RedriveID == "" {
+		return earliest.Add(c.OriginalDelay)
 	}
 	return earliest
 }

@@ -62,6 +62,7 @@ func TestPipeline_MaxAgeCountsFromTheRedrive(t *testing.T) {
 		h := newHarness(t, cfg, failing(errTimeout))
 		h.origin.Timestamp = time.Now().Add(-time.Hour)
 		old := order(t, envelope.CreatedAt(h.origin.Timestamp))
+		old.Metadata[envelope.KeyOriginalDelay] = "600000"
 		h.send(envelope.PrepareRedrive(old, envelope.Redrive{ID: "9", Count: 1}), time.Hour)
 		require.Equal(t, []time.Duration{0, 10 * s, 20 * s}, h.runs)
 		require.Equal(t, envelope.ReasonExpired, h.letter().Reason)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -33,8 +34,9 @@ type attempt struct {
 	messages []*message.Message
 
 	mu     sync.Mutex
-	run    *run // nil once the attempt is reported
-	left   int  // messages left to publish
+	run    *run        // nil once the attempt is reported
+	left   int         // messages left to publish
+	used   atomic.Bool // by a publisher that reports
 	failed bool
 	err    error // of a failed attempt that could not be settled
 }
@@ -75,6 +77,13 @@ func (r *run) produced(produced []*message.Message) {
 	}
 	select {
 	case <-r.message.Acked(): // by the handler, which confirms nothing
+		if reports {
+			time.AfterFunc(r.pipeline.cfg.PublishTimeout, func() {
+				if !a.used.Load() {
+					a.await() // the publisher does not report
+				}
+			})
+		}
 	default:
 		if reports {
 			go a.await()
@@ -124,6 +133,7 @@ func (a *attempt) end() {
 // Publish publishes messages of the attempt. If that fails, the attempt has failed: it is retried or dead-lettered,
 // confirmed, its other messages are dropped, and nil is returned for the router to ack.
 func (a *attempt) Publish(publish func(...*message.Message) error, messages ...*message.Message) error {
+	a.used.Store(true)
 	a.mu.Lock()
 	if a.failed && a.owns(messages) {
 		defer a.mu.Unlock()

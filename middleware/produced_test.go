@@ -272,12 +272,36 @@ func TestProduced_AckedByTheHandler(t *testing.T) {
 				produced, err := h.handler(m)
 				require.NoError(t, err)
 				synctest.Wait()
-				fail := func(...*message.Message) error { return errors.New("closed") }
+				fail := func(...*message.Message) error {
+					time.Sleep(time.Hour) // longer than it takes for a publisher that does not report
+					return errors.New("closed")
+				}
 				require.NoError(t, envelope.PublishProduced(fail, produced...))
 				require.Equal(t, envelope.ReasonExhausted, h.letter().Reason)
 			})
 		})
 	}
+}
+
+// A foreign publisher does not report, and the ack of the handler precedes it: a success was never reported.
+func TestProduced_AckedByTheHandlerForAForeignPublisher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var took durations
+		cfg := middleware.Config{Observer: &took, Logger: quiet, PublishTimeout: s}
+		h := newHarness(t, cfg, func(m *message.Message) ([]*message.Message, error) {
+			m.Ack()
+			return []*message.Message{message.NewMessage("a", nil)}, nil
+		})
+		m := envelope.PrepareRedrive(order(t), envelope.Redrive{ID: "9", Count: 1})
+		m.SetContext(inRouter(t.Context(), t))
+		_, err := h.handler(m)
+		require.NoError(t, err)
+		require.Empty(t, took.took)
+		time.Sleep(s)
+		synctest.Wait()
+		require.Len(t, took.took, 1)
+		require.Len(t, h.redriven, 1)
+	})
 }
 
 func TestProduced_RetriedUntilPublished(t *testing.T) {

@@ -195,7 +195,7 @@ func (r *run) failed(err error) (time.Duration, error) {
 		origin, _ := envelope.OriginFrom(m.Context())
 		r.continueWith(envelope.WithOrigin(context.WithoutCancel(m.Context()), origin))
 	case <-m.Nacked(): // by the handler: the broker has redelivered the message, and a retry would double it
-		ctx, end := context.WithCancelCause(m.Context())
+		ctx, end := context.WithCancelCause(context.WithoutCancel(m.Context()))
 		end(errNacked)
 		r.continueWith(ctx)
 	default:

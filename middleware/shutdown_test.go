@@ -92,21 +92,32 @@ func TestPipeline_HandlerThatAcksAndFails(t *testing.T) {
 
 // The broker redelivers what is nacked: with a retry besides, the message doubled with every run.
 func TestPipeline_HandlerThatNacksAndFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		nacks := 0
-		h := newHarness(t, middleware.Config{MaxAttempts: 2}, func(m *message.Message) ([]*message.Message, error) {
-			if nacks++; nacks > 2 {
-				return nil, nil
-			}
-			m.Nack()
-			return nil, errTimeout
-		})
-		h.send(order(t), time.Hour)
-		require.Len(t, h.runs, 3)
-		require.Equal(t, 2, h.nacked)
-		require.Empty(t, h.rescheduled)
-		require.Contains(t, h.logs.String(), "message returned: it has been nacked already")
-	})
+	for name, err := range map[string]error{
+		"retryable": errTimeout, "permanent": middleware.Permanent(errTimeout), "skip": middleware.Skip(errTimeout),
+	} {
+		for _, closed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, closed %t", name, closed), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					ctx, stop := context.WithCancel(t.Context())
+					defer stop()
+					h := newHarness(t, middleware.Config{MaxAttempts: 2}, func(m *message.Message) ([]*message.Message, error) {
+						m.Nack()
+						if closed {
+							stop()
+						}
+						return nil, err
+					})
+					m := order(t)
+					m.SetContext(ctx)
+					_, err := h.handler(m)
+					require.ErrorIs(t, err, middleware.ErrGivenBack)
+					require.Empty(t, h.rescheduled)
+					require.Empty(t, h.letters)
+					require.Contains(t, h.logs.String(), "message returned: it has been nacked already")
+				})
+			})
+		}
+	}
 }
 
 // A message that is held has the delivery's context when it is run again. The one that Timeout had derived was over, so
