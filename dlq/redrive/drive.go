@@ -69,6 +69,7 @@ type runDriver struct {
 	settling      time.Duration // duration of the last settling
 	warned        bool          // about destinations without a reader
 	awaitOutcomes bool          // nothing more may be claimed until outcomes arrive
+	storeErrors   int           // in a row
 }
 
 func (rn *Runner) newDriver(holder string, run *Run, linger bool) (*runDriver, error) {
@@ -90,7 +91,7 @@ func (rn *Runner) newDriver(holder string, run *Run, linger bool) (*runDriver, e
 func (d *runDriver) drive(ctx context.Context) error {
 	readCtx, stopReading := context.WithCancel(ctx)
 	defer d.endReading(stopReading)
-	for storeErrors := 0; ; {
+	for {
 		if ctx.Err() != nil {
 			return errors.Join(ctx.Err(), d.drain(ctx))
 		}
@@ -98,23 +99,24 @@ func (d *runDriver) drive(ctx context.Context) error {
 		switch {
 		case err == nil && done:
 			return nil
+		case err == nil && d.reading != nil: // whether it succeeds is not known
 		case err == nil:
-			storeErrors = 0
+			d.storeErrors = 0
 		case errors.Is(err, ErrLeaseLost), errors.Is(err, dlq.ErrNotFound), errors.Is(err, dlq.ErrClosed):
 			d.abandon()
 			return err
 		case isPanic(err):
 			return err
 		case ctx.Err() == nil:
-			storeErrors++
-			if storeErrors >= maxStoreErrors && d.stopRefused(ctx, err) {
-				storeErrors = 0
+			d.storeErrors++
+			if d.storeErrors >= maxStoreErrors && d.stopRefused(ctx, err) {
+				d.storeErrors = 0
 				continue
 			}
 			d.reload(ctx) // a person may have paused or cancelled it meanwhile
 			d.runner.cfg.Logger.WarnContext(ctx, "redrive run: a step failed; it is retried", "run", d.run.ID,
 				"error", err)
-			_ = wait.For(ctx, min(storeBackoff.After(storeErrors), d.runner.cfg.Lease/4))
+			_ = wait.For(ctx, min(storeBackoff.After(d.storeErrors), d.runner.cfg.Lease/4))
 		}
 	}
 }

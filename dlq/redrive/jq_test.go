@@ -78,6 +78,32 @@ func TestRun_JQWithoutAProcess(t *testing.T) {
 	})
 }
 
+// neverEvaluates is a jq evaluator that never works.
+type neverEvaluates struct{ payload.InProcess }
+
+func (neverEvaluates) Evaluate(context.Context, string, []byte) ([]byte, error) {
+	return nil, payload.ErrNotEvaluated
+}
+
+// A run whose expression is never evaluated stops, instead of reading its entries again without end.
+func TestRun_JQNeverEvaluated(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &consumer{}
+		_, store := operated(t, 3, c)
+		m := operateBy(t, dlq.ManagerConfig{Store: store, Redriver: c, JQ: neverEvaluates{}})
+		run, err := m.StartRun(t.Context(), redrive.Spec{JQ: ".n = 7"}, ana)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		run, err = m.Drive(ctx, run.ID)
+		require.NoError(t, err)
+		require.Equal(t, redrive.Stopped, run.State)
+		require.Contains(t, run.Cause, payload.ErrNotEvaluated.Error())
+		require.Equal(t, redrive.Counts{Waiting: 3}, run.Counts)
+	})
+}
+
 // readRuns changes something after the first read of items.
 type readRuns struct {
 	*sqlstore.Store

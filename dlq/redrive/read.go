@@ -63,7 +63,7 @@ func (d *runDriver) addRead(r readItems) error {
 	case r.err != nil:
 		return r.err
 	case r.last > 0:
-		d.after, d.ahead = r.last, append(d.ahead, r.items...)
+		d.storeErrors, d.after, d.ahead = 0, r.last, append(d.ahead, r.items...)
 		d.step.Skipped = append(d.step.Skipped, r.skipped...)
 	case d.after == 0:
 		d.reread = time.Now().Add(d.runner.cfg.WorkInterval)
