@@ -79,7 +79,7 @@ func TestRun_JQWithoutAProcess(t *testing.T) {
 }
 
 // neverEvaluates is a jq evaluator that never works.
-type neverEvaluates struct{ payload.InProcess }
+type neverEvaluates struct{ *payload.InProcess }
 
 func (neverEvaluates) Evaluate(context.Context, string, []byte) ([]byte, error) {
 	return nil, payload.ErrNotEvaluated
@@ -91,7 +91,7 @@ func TestRun_JQNeverEvaluated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &consumer{}
 		_, store := operated(t, 3, c)
-		m := operateBy(t, dlq.ManagerConfig{Store: store, Redriver: c, JQ: neverEvaluates{}})
+		m := operateBy(t, dlq.ManagerConfig{Store: store, Redriver: c, JQ: neverEvaluates{&payload.InProcess{}}})
 		run, err := m.StartRun(t.Context(), redrive.Spec{JQ: ".n = 7"}, ana)
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)

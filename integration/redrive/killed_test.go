@@ -120,7 +120,7 @@ func newProgram(t *testing.T, store, broker string) *program {
 		address: net.JoinHostPort("127.0.0.1", strconv.Itoa(services.FreePorts(t, 1)[0])),
 	}
 	text := fmt.Sprintf("store: {url: %q}\nbrokers:\n  rabbit: {url: %q}\nredrive: {publish_timeout: 15s, run_lease: "+
-		"2s}\nserver: {address: %q}\n",
+		"10s}\nserver: {address: %q}\n",
 		store, broker, p.address)
 	require.NoError(t, os.WriteFile(p.config, []byte(text), 0o600))
 	return p
