@@ -76,7 +76,7 @@ func TestFailover_ToAReadOnlyServer(t *testing.T) {
 			messages, err := queue.Subscriber().Subscribe(t.Context(), "jobs")
 			require.NoError(t, err)
 			// Each message has another id: the first ack may be lost with its connection, and what has the same id and
-			// content would then be taken for that message.
+			// content would then be recognized as that message.
 			publish := func() error {
 				return queue.Publisher().Publish("jobs", message.NewMessage(watermill.NewUUID(), payload))
 			}

@@ -458,6 +458,7 @@ func TestSession_IsNotRenewedWhileAnAckIsOnItsWay(t *testing.T) {
 		p.publish("held")
 		<-acked
 		time.Sleep(time.Millisecond) // virtual
+		synctest.Wait()
 		p.publish("other")
 		time.Sleep(time.Minute) // virtual
 		synctest.Wait()
@@ -493,12 +494,14 @@ func TestSession_IsNotRenewedWhileASuspectHasItsTurn(t *testing.T) {
 		endAtOnceTwice(s)
 		before := s.Calls("Receive")
 		time.Sleep(time.Minute) // virtual
+		synctest.Wait()
 		publishSuspects(t, p, 1)
 		synctest.Wait()
 		p.publish("other")
 		synctest.Wait()
 		require.Equal(t, before, s.Calls("Receive"))
 		time.Sleep(time.Minute) // virtual: its turn is over
+		synctest.Wait()
 		p.publish("another")
 		synctest.Wait()
 		require.Equal(t, before+1, s.Calls("Receive"))
