@@ -528,7 +528,7 @@ func TestLetters_SlowRecord(t *testing.T) {
 			require.NoError(t, l.DeadLetter(t.Context(), death(n)))
 		}
 		store.away.Store(false)
-		time.Sleep(3 * time.Minute)
+		time.Sleep(3 * time.Minute) // virtual
 		synctest.Wait()
 		require.Equal(t, int64(2), count(t, store, dlq.Filter{}))
 		store.away.Store(true) // so that the end does not wait

@@ -230,7 +230,7 @@ func TestProduced_DurationOfTheHandler(t *testing.T) {
 		var took durations
 		h := newHarness(t, middleware.Config{MaxAttempts: 1, Observer: &took},
 			func(*message.Message) ([]*message.Message, error) {
-				time.Sleep(s)
+				time.Sleep(s) // virtual
 				return []*message.Message{message.NewMessage("a", nil)}, nil
 			})
 		m := order(t)
@@ -238,7 +238,7 @@ func TestProduced_DurationOfTheHandler(t *testing.T) {
 		produced, err := h.handler(m)
 		require.NoError(t, err)
 		require.NoError(t, envelope.PublishProduced(func(...*message.Message) error {
-			time.Sleep(5 * s)
+			time.Sleep(5 * s) // virtual
 			return errors.New("closed")
 		}, produced...))
 		m.Ack()
@@ -273,7 +273,7 @@ func TestProduced_AckedByTheHandler(t *testing.T) {
 				require.NoError(t, err)
 				synctest.Wait()
 				fail := func(...*message.Message) error {
-					time.Sleep(time.Hour) // longer than it takes for a publisher that does not report
+					time.Sleep(time.Hour) // virtual: longer than it takes for a publisher that does not report
 					return errors.New("closed")
 				}
 				require.NoError(t, envelope.PublishProduced(fail, produced...))
@@ -297,7 +297,7 @@ func TestProduced_AckedByTheHandlerForAForeignPublisher(t *testing.T) {
 		_, err := h.handler(m)
 		require.NoError(t, err)
 		require.Empty(t, took.took)
-		time.Sleep(s)
+		time.Sleep(s) // virtual
 		synctest.Wait()
 		require.Len(t, took.took, 1)
 		require.Len(t, h.redriven, 1)

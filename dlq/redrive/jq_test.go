@@ -52,11 +52,12 @@ func sample(t *testing.T, text, jq string) (after, problem string) {
 type noProcess struct {
 	payload.InProcess
 
+	works int // one call of so many works; 0 for none
 	calls int
 }
 
 func (e *noProcess) Evaluate(ctx context.Context, expression string, data []byte) ([]byte, error) {
-	if e.calls++; e.calls%4 != 0 {
+	if e.calls++; e.works == 0 || e.calls%e.works != 0 {
 		return nil, fmt.Errorf("%w: fork: cannot allocate memory", payload.ErrNotEvaluated)
 	}
 	return e.InProcess.Evaluate(ctx, expression, data)
@@ -68,7 +69,7 @@ func TestRun_JQWithoutAProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &consumer{}
 		_, store := operated(t, 1, c)
-		m := operateBy(t, dlq.ManagerConfig{Store: store, Redriver: c, JQ: &noProcess{}})
+		m := operateBy(t, dlq.ManagerConfig{Store: store, Redriver: c, JQ: &noProcess{works: 4}})
 		run, err := m.StartRun(t.Context(), redrive.Spec{JQ: ".n = 7"}, ana)
 		require.NoError(t, err)
 		run, err = m.Drive(t.Context(), run.ID)
@@ -78,20 +79,13 @@ func TestRun_JQWithoutAProcess(t *testing.T) {
 	})
 }
 
-// neverEvaluates is a jq evaluator that never works.
-type neverEvaluates struct{ *payload.InProcess }
-
-func (neverEvaluates) Evaluate(context.Context, string, []byte) ([]byte, error) {
-	return nil, payload.ErrNotEvaluated
-}
-
 // A run whose expression is never evaluated stops, instead of reading its entries again without end.
 func TestRun_JQNeverEvaluated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := &consumer{}
 		_, store := operated(t, 3, c)
-		m := operateBy(t, dlq.ManagerConfig{Store: store, Redriver: c, JQ: neverEvaluates{&payload.InProcess{}}})
+		m := operateBy(t, dlq.ManagerConfig{Store: store, Redriver: c, JQ: &noProcess{}})
 		run, err := m.StartRun(t.Context(), redrive.Spec{JQ: ".n = 7"}, ana)
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)

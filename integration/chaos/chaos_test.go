@@ -3,6 +3,7 @@ package chaos_test
 import (
 	"context"
 	"flag"
+	"fmt"
 	"math/rand/v2"
 	"path/filepath"
 	"strconv"
@@ -145,15 +146,15 @@ func (c *chaos) publish(ctx context.Context, broker brokers.Broker) {
 // readDead records the dead letters in the ledger until ctx ends. One that is read twice counts once.
 func (c *chaos) readDead(ctx context.Context, broker brokers.Broker) {
 	seen := map[string]bool{}
-	found := func(id string) {
+	found := func(id, headers string) {
 		if id = strings.TrimPrefix(id, "chaos-"); !seen[id] {
 			seen[id] = true
-			c.ledger.dead(id)
+			c.ledger.dead(id, headers)
 		}
 	}
 	read := c.target.dead
 	if read == nil {
-		read = func(ctx context.Context, found func(string)) error { return readTopic(ctx, broker, found) }
+		read = func(ctx context.Context, found func(id, headers string)) error { return readTopic(ctx, broker, found) }
 	}
 	for ctx.Err() == nil {
 		_ = read(ctx, found) // the broker is down, or the queue does not exist yet
@@ -161,13 +162,13 @@ func (c *chaos) readDead(ctx context.Context, broker brokers.Broker) {
 	}
 }
 
-func readTopic(ctx context.Context, broker brokers.Broker, found func(id string)) error {
+func readTopic(ctx context.Context, broker brokers.Broker, found func(id, headers string)) error {
 	messages, err := broker.Subscriber(brokers.WithGroup("undertaker")).Subscribe(ctx, deadTopic)
 	if err != nil {
 		return err
 	}
 	for m := range messages {
-		found(m.UUID)
+		found(m.UUID, fmt.Sprint(m.Metadata))
 		m.Ack()
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -34,7 +35,7 @@ type target struct {
 	remove func(ctx context.Context) error
 	deep   func(id string) error // publishes a message that cannot be passed to a handler; nil if there is none
 	// dead reads dead letters until ctx ends or an error occurs; nil if the service's own driver can read any queue.
-	dead func(ctx context.Context, found func(id string)) error
+	dead func(ctx context.Context, found func(id, headers string)) error
 }
 
 // worker returns the URL of the ith worker.
@@ -138,13 +139,13 @@ func rabbitMQ(cfg services.RabbitConfig) func(t *testing.T) target {
 			faults: append(append(cuts(p), crashes(settled{r})...), alarm),
 			remove: func(context.Context) error { return deleteQueues(r.URL) },
 			deep:   func(id string) error { return publishDeep(r.URL, id) },
-			dead:   func(ctx context.Context, found func(id string)) error { return readQueue(ctx, r.URL, found) },
+			dead:   func(ctx context.Context, found func(id, headers string)) error { return readQueue(ctx, r.URL, found) },
 		}
 	}
 }
 
 // readQueue reads the dead letter queue with a plain client.
-func readQueue(ctx context.Context, url string, found func(id string)) error {
+func readQueue(ctx context.Context, url string, found func(id, headers string)) error {
 	connection, err := amqp.Dial(url)
 	if err != nil {
 		return err
@@ -159,7 +160,7 @@ func readQueue(ctx context.Context, url string, found func(id string)) error {
 		return err
 	}
 	for d := range deliveries {
-		found(d.MessageId)
+		found(d.MessageId, fmt.Sprint(d.Headers))
 		if err := d.Ack(false); err != nil {
 			return err
 		}
@@ -193,7 +194,9 @@ func rabbitCluster(t *testing.T) target {
 	c := services.RabbitMQOf(t, services.RabbitConfig{}, 3)
 	to := target{
 		direct: c.Nodes[2].URL,
-		dead:   func(ctx context.Context, found func(id string)) error { return readQueue(ctx, c.Nodes[2].URL, found) },
+		dead: func(ctx context.Context, found func(id, headers string)) error {
+			return readQueue(ctx, c.Nodes[2].URL, found)
+		},
 		remove: func(context.Context) error { return deleteQueues(c.Nodes[2].URL) },
 	}
 	for _, r := range c.Nodes {

@@ -53,7 +53,7 @@ func TestLedger(t *testing.T) {
 		l.enter(e.at, e.step, e.id, e.attempt)
 	}
 	for _, id := range []string{"wrongly dead", "both", "refused"} {
-		l.dead(id)
+		l.dead(id, "")
 	}
 
 	v := l.verdict()

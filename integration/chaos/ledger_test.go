@@ -40,6 +40,7 @@ type account struct {
 	runs    int
 	handled int
 	dead    int
+	headers string            // of the dead letter
 	failed  map[int]time.Time // by attempt, the first run of each
 	early   time.Duration     // the most time by which it was early
 }
@@ -102,11 +103,12 @@ func (l *ledger) confirmed(id string) {
 	l.passed++
 }
 
-func (l *ledger) dead(id string) {
+func (l *ledger) dead(id, headers string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if a := l.accounts[id]; a != nil {
 		a.dead++
+		a.headers = headers
 	} else {
 		l.strange = append(l.strange, "dead: "+id)
 	}
@@ -255,7 +257,7 @@ func (l *ledger) verdict() verdict {
 		case a.confirmed && !a.settled():
 			v.lost = append(v.lost, name)
 		case a.dead > 0 && !a.plan.dies():
-			v.wronglyDead = append(v.wronglyDead, name)
+			v.wronglyDead = append(v.wronglyDead, name+": "+a.headers)
 		}
 		if a.dead > 0 && a.handled > 0 {
 			v.wronglyHandled = append(v.wronglyHandled, name)
