@@ -190,7 +190,11 @@ func (g *Guard) run(h message.HandlerFunc, m *message.Message, claim *Claim) (ou
 	switch {
 	case err == nil:
 		g.complete(outer, claim, out)
-	case claim.completed(0):
+	case errors.Is(err, ErrLost), errors.Is(context.Cause(ctx), ErrLost) && !decisive(err):
+		// The attempt was ended for want of a lease, which makes clients fail with all sorts of errors, and another owner may
+		// succeed: as the last one, it would make a dead letter of a message that nothing is wrong with.
+		err = g.cfg.Busy(fmt.Errorf("%w: %w", ErrLost, err), lookAgain)
+	case claim.completed(0) && !decisive(err):
 		// The handler's transaction may have been committed without an answer.
 		_ = g.settle(outer, func(ctx context.Context) error {
 			record, fault := g.cfg.Store.Claim(ctx, claim.Key, claim.Owner, g.cfg.Lease)
@@ -201,10 +205,6 @@ func (g *Guard) run(h message.HandlerFunc, m *message.Message, claim *Claim) (ou
 			}
 			return fault
 		})
-	case errors.Is(err, ErrLost), errors.Is(context.Cause(ctx), ErrLost) && !decisive(err):
-		// The attempt was ended for want of a lease, which makes clients fail with all sorts of errors, and another owner may
-		// succeed: as the last one, it would make a dead letter of a message that nothing is wrong with.
-		err = g.cfg.Busy(fmt.Errorf("%w: %w", ErrLost, err), lookAgain)
 	}
 	returned = true
 	return out, err

@@ -3,6 +3,7 @@ package sqlstore_test
 import (
 	"database/sql"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite"
 
+	"github.com/redrive-go/redrive/middleware"
 	"github.com/redrive-go/redrive/middleware/idempotency"
 	"github.com/redrive-go/redrive/middleware/idempotency/sqlstore"
 	"github.com/redrive-go/redrive/middleware/idempotency/storetest"
@@ -174,13 +176,20 @@ func TestCompleteTx_KeepsProducedMessages(t *testing.T) {
 // A commit whose answer is lost has marked the message all the same. The failure counted as an attempt, and the last
 // one made a dead letter of a message whose effect had happened.
 func TestCompleteTx_CommitWithoutAnAnswer(t *testing.T) {
+	permanent := middleware.Permanent(errBoom)
+	lost := middleware.Defer(fmt.Errorf("%w: %w", idempotency.ErrLost, idempotency.ErrLost), 5*time.Second)
 	for name, c := range map[string]struct {
-		end  func(*sql.Tx) error
-		want error
-		runs int
+		end   func(*sql.Tx) error
+		fault error    // of the handler
+		want  [2]error // of the delivery, and of its duplicate
+		runs  int
 	}{
-		"Stored":    {end: (*sql.Tx).Commit, want: nil, runs: 1},
-		"NotStored": {end: (*sql.Tx).Rollback, want: errBoom, runs: 2},
+		"Stored":    {end: (*sql.Tx).Commit, fault: errBoom, runs: 1},
+		"NotStored": {end: (*sql.Tx).Rollback, fault: errBoom, want: [2]error{errBoom, errBoom}, runs: 2},
+		// the handler wants a dead letter, although its effect has happened
+		"Permanent": {end: (*sql.Tx).Commit, fault: permanent, want: [2]error{permanent, nil}, runs: 1},
+		// its second transaction has found another owner
+		"Lost": {end: (*sql.Tx).Rollback, fault: idempotency.ErrLost, want: [2]error{lost, lost}, runs: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, db := openStore(t)
@@ -194,11 +203,11 @@ func TestCompleteTx_CommitWithoutAnAnswer(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, s.CompleteTx(m.Context(), tx, out...))
 				require.NoError(t, c.end(tx))
-				return out, errBoom
+				return out, c.fault
 			})
-			for range 2 {
+			for _, want := range c.want {
 				out, err := h(message.NewMessage("1", nil))
-				require.Equal(t, c.want, err)
+				require.Equal(t, want, err)
 				require.Len(t, out, 1)
 			}
 			require.Equal(t, c.runs, runs)
