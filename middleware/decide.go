@@ -188,17 +188,15 @@ func created(m *message.Message, c *envelope.Control, now time.Time) time.Time {
 			earliest = at
 		}
 	}
-	if m.Metadata[envelope.KeyRedriveID] == "" {
-		if e, err := envelope.FromMessage(m); err == nil {
-			consider(e.Timestamp())
-		}
-		consider(originOf(m.Context()).Timestamp)
-	}
 	if first, ok := envelope.FirstFailure(m); ok {
 		consider(first)
 	}
-	if c.RedriveID == "" {
-		return earliest.Add(c.OriginalDelay)
+	if c.RedriveID != "" {
+		return earliest
 	}
-	return earliest
+	if e, err := envelope.FromMessage(m); err == nil {
+		consider(e.Timestamp())
+	}
+	consider(originOf(m.Context()).Timestamp)
+	return earliest.Add(c.OriginalDelay)
 }

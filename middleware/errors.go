@@ -194,7 +194,7 @@ func (e *PanicError) text() string {
 // Unwrap returns the value if it is an error, so that rules and marks see it.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
-	return err
+	return finite(err)
 }
 
 // newPanicError must be called by the deferred function that recovered value, while the stack still shows the panic.
@@ -237,7 +237,7 @@ const mostWrapped = 1 << 16
 type endless struct{ error }
 
 // finite returns an error that errors.Is, errors.As and our own walks come to the end of: for one that wraps itself
-// they would never return. Every error of foreign code passes through it once.
+// they would never return. Every error of foreign code passes through it first, also the value of a panic.
 func finite(err error) error {
 	left := mostWrapped
 	if guardedValue(false, func() bool {

@@ -171,21 +171,25 @@ func TestPipeline_ForeignCodeMayPanic(t *testing.T) {
 
 // A port that panics has failed: the message is nacked, with pauses, and settled when the port works again.
 func TestPipeline_PortsMayPanic(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var calls atomic.Int32
-		h := newHarness(t, middleware.Config{
-			DeadLetters: middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error {
-				if calls.Add(1) < 10 {
-					panic((*hostileError)(nil))
-				}
-				return nil
-			}),
-		}, failing(middleware.Permanent((*net.OpError)(nil))))
-		h.send(order(t), time.Minute)
-		require.EqualValues(t, 10, calls.Load())
-		require.Equal(t, 1, h.acked)
-		require.Equal(t, 2, h.nacked)
-	})
+	for name, value := range map[string]error{"a typed nil": (*hostileError)(nil), "itself": endlessError{}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var calls atomic.Int32
+				h := newHarness(t, middleware.Config{
+					DeadLetters: middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error {
+						if calls.Add(1) < 10 {
+							panic(value)
+						}
+						return nil
+					}),
+				}, failing(middleware.Permanent((*net.OpError)(nil))))
+				h.send(order(t), time.Minute)
+				require.EqualValues(t, 10, calls.Load())
+				require.Equal(t, 1, h.acked)
+				require.Equal(t, 2, h.nacked)
+			})
+		})
+	}
 }
 
 // The error of a port may panic like any other: it used to escape from the pipeline, and the message was redelivered at

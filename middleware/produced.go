@@ -75,19 +75,18 @@ func (r *run) produced(produced []*message.Message) {
 	for _, m := range produced {
 		m.SetContext(envelope.WithProducer(m.Context(), a))
 	}
+	if !reports {
+		return
+	}
 	select {
 	case <-r.message.Acked(): // by the handler, which confirms nothing
-		if reports {
-			time.AfterFunc(r.pipeline.cfg.PublishTimeout, func() {
-				if !a.used.Load() {
-					a.await() // the publisher does not report
-				}
-			})
-		}
+		time.AfterFunc(r.pipeline.cfg.PublishTimeout, func() {
+			if !a.used.Load() {
+				a.await() // the publisher does not report
+			}
+		})
 	default:
-		if reports {
-			go a.await()
-		}
+		go a.await()
 	}
 }
 

@@ -349,8 +349,8 @@ func (r *run) reports() bool {
 
 // stop records how long a handler took that has returned: once, also if its results cannot be published.
 func (r *run) stop() {
-	if r.took == untimed {
-		r.took = time.Since(r.pipeline.made) - max(0, r.start)
+	if r.start != untimed && r.took == untimed {
+		r.took = time.Since(r.pipeline.made) - r.start
 	}
 }
 

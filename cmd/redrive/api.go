@@ -75,7 +75,7 @@ func (a *app) redriver(ctx context.Context) (*api, error) {
 	})
 }
 
-// looker is the API for a dry run: brokers that answer in time report whether a consumer reads the destinations.
+// looker is the API for a preview: brokers that answer in time report whether a consumer reads the destinations.
 func (a *app) looker(ctx context.Context) (*api, error) {
 	m, err := a.manager(ctx)
 	if err != nil || m.runner == nil || len(a.cfg.Brokers) == 0 || a.checkBrokers() != nil {

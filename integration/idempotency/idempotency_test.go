@@ -171,7 +171,7 @@ func TestInTx_OutlivesARenewal(t *testing.T) {
 func TestPurge_KeepsWhatIsMarkedMeanwhile(t *testing.T) {
 	t.Parallel()
 	const processes = `SELECT count(*) FROM information_schema.processlist
-		WHERE info LIKE 'DELETE FROM redrive_processed%'`
+		WHERE db = DATABASE() AND info LIKE 'DELETE FROM redrive_processed%'`
 	for name, c := range map[string]struct {
 		url    func(t *testing.T) string
 		purges string
