@@ -242,18 +242,27 @@ func TestProduced_DurationOfTheHandler(t *testing.T) {
 			return errors.New("closed")
 		}, produced...))
 		m.Ack()
-		require.Equal(t, []time.Duration{s}, took.took)
+		require.Equal(t, []time.Duration{s}, took.all())
 	})
 }
 
 type durations struct {
 	middleware.NopObserver
 
+	mu   sync.Mutex
 	took []time.Duration
 }
 
 func (d *durations) Finished(_ context.Context, f middleware.Finished) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.took = append(d.took, f.Duration)
+}
+
+func (d *durations) all() []time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.took)
 }
 
 // The ack of a handler confirms nothing: with an observer it was reported as a success, and the failed publish lost the
@@ -296,10 +305,10 @@ func TestProduced_AckedByTheHandlerForAForeignPublisher(t *testing.T) {
 		m.SetContext(inRouter(t.Context(), t))
 		_, err := h.handler(m)
 		require.NoError(t, err)
-		require.Empty(t, took.took)
+		require.Empty(t, took.all())
 		time.Sleep(s) // virtual
 		synctest.Wait()
-		require.Len(t, took.took, 1)
+		require.Len(t, took.all(), 1)
 		require.Len(t, h.redriven, 1)
 	})
 }

@@ -36,9 +36,13 @@ func (b *Broker) HoldWrites() (release func()) {
 	return func() { <-writer }
 }
 
-// SlowClaims makes each row of a claim take some time, as large payloads do on a slow network.
+// SlowClaims makes each row of a claim take some time, as large payloads do on a slow network. It must precede
+// subscriptions.
 func (b *Broker) SlowClaims(perRow time.Duration) {
+	b.t.stop() // nothing reads the dialect while it changes
+	b.t.background.Wait()
 	b.t.store.dialect = slowClaims{b.t.store.dialect, perRow}
+	b.t.start(SQLite)
 }
 
 type slowClaims struct {
