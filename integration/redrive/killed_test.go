@@ -49,7 +49,7 @@ func TestServe_Killed(t *testing.T) {
 		delivered[m.Metadata[envelope.KeyMessageID]]++
 		return nil
 	})
-	s := newProgram(t, store, broker)
+	s := newProgram(t, store, broker, "")
 	s.start(t)
 	out := s.command(t, "dlq", "redrive", "--topic", topic, "--id", "killed", "--max-out", "3000", "--detach", "--yes")
 	require.Contains(t, out, "run killed")
@@ -61,7 +61,7 @@ func TestServe_Killed(t *testing.T) {
 			mu.Lock()
 			have := len(delivered)
 			mu.Unlock()
-			require.Empty(t, s.ended, "the server ended unexpectedly")
+			require.Empty(t, s.ended, "the server ended unexpectedly:\n%v", s.log)
 			return have, have >= (n+1)*letters/(kills+1)
 		}, "nothing is redriven any more; the run: %v", state{t, runner, "killed"})
 		require.NoError(t, s.cmd.Process.Kill())
@@ -112,16 +112,16 @@ type program struct {
 }
 
 // newProgram configures a server whose claims last half a minute: the consumer must not be further behind than that,
-// otherwise a message that a killed process did not record is sent twice.
-func newProgram(t *testing.T, store, broker string) *program {
+// otherwise a message that a killed process did not record is sent twice. The settings continue those of redrive.
+func newProgram(t *testing.T, store, broker, settings string) *program {
 	t.Helper()
 	p := &program{
 		path: services.Program(t, "./cmd/redrive"), config: filepath.Join(t.TempDir(), "redrive.yaml"),
 		address: net.JoinHostPort("127.0.0.1", strconv.Itoa(services.FreePorts(t, 1)[0])),
 	}
-	text := fmt.Sprintf("store: {url: %q}\nbrokers:\n  rabbit: {url: %q}\nredrive: {publish_timeout: 15s, run_lease: "+
-		"10s}\nserver: {address: %q}\n",
-		store, broker, p.address)
+	text := fmt.Sprintf("store: {url: %q}\nbrokers:\n  rabbit: {url: %q}\nserver: {address: %q}\n"+
+		"redrive:\n  publish_timeout: 15s\n  run_lease: 10s\n%s",
+		store, broker, p.address, settings)
 	require.NoError(t, os.WriteFile(p.config, []byte(text), 0o600))
 	return p
 }

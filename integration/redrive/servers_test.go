@@ -3,7 +3,6 @@ package redrive_test
 import (
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -100,15 +99,9 @@ func newFleet(t *testing.T) *fleet {
 	})
 	f.declare(t)
 	for range 4 {
-		p := newProgram(t, store, broker)
-		text, err := os.ReadFile(p.config)
-		require.NoError(t, err)
-		more := fmt.Sprintf("run_lease: 2s, rate: %d, rules: [{name: bank, error_class: '*bank.Away', after: 1s, rate: "+
-			"50}]}\n"+
-			"collector: {sources: [{broker: rabbit, topic: %s}]}", fleetRate, foreignQueue)
-		all := strings.Replace(string(text), "run_lease: 2s}", more, 1)
-		require.NoError(t, os.WriteFile(p.config, []byte(all), 0o600))
-		f.servers = append(f.servers, p)
+		f.servers = append(f.servers, newProgram(t, store, broker, fmt.Sprintf(
+			"  rate: %d\n  rules: [{name: bank, error_class: '*bank.Away', after: 1s, rate: 50}]\n"+
+				"collector: {sources: [{broker: rabbit, topic: %s}]}\n", fleetRate, foreignQueue)))
 	}
 	return f
 }

@@ -37,7 +37,7 @@ func storeKilled(t *testing.T, s services.DatabaseServer) {
 		delivered[m.Metadata[envelope.KeyMessageID]]++
 		return nil
 	})
-	p := newProgram(t, store, broker)
+	p := newProgram(t, store, broker, "")
 	p.start(t)
 	p.command(t, "dlq", "redrive", "--topic", topic, "--id", "killed", "--rate", strconv.Itoa(rate), "--detach", "--yes")
 	count := func() int {
