@@ -137,7 +137,8 @@ func (t *target) open(ctx context.Context) (*Store, error) {
 // which polls, instead of in the writer's queue. An in-memory database belongs to one connection, so it has one pool.
 func (t *target) pools(ctx context.Context, s *Store) (err error) {
 	write := sqldb.Pool{
-		Driver: t.driver, Max: t.writers, Lifetime: t.lifetime, Idle: t.idle, IdleTx: sqldb.IdleTx, MustExist: !t.migrate,
+		Driver: t.driver, Max: t.writers, Lifetime: t.lifetime, Idle: t.idle, IdleTx: sqldb.IdleTx,
+		MustExist: !t.migrate, Writes: t.migrate, // otherwise, a standby may be read
 	}
 	read := write
 	read.Max = t.readers

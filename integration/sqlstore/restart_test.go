@@ -1,8 +1,10 @@
 package sqlstore_test
 
 import (
+	"database/sql"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +18,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
 // The database is killed twice under load: afterwards every accepted dead letter is stored once, and the spool is
@@ -94,6 +97,38 @@ func killUnderLoad(t *testing.T, server services.DatabaseServer) {
 	spool := letters.Stats()
 	require.Zero(t, spool.Damaged+spool.Refused)
 	t.Logf("%d letters, %d of them through the spool", taken.Load(), spool.Appended)
+}
+
+// While a failover is in progress the address leads to a server that is read-only. The store kept connections that it
+// made then for half an hour, and every letter went to the spool.
+func TestLetters_FailoverToAReadOnlyServer(t *testing.T) {
+	t.Parallel()
+	server, log := services.SharedPostgres(t), &logbuffer.Buffer{}
+	url := server.Database(t)
+	letters, err := dlq.Open(t.Context(), url, dlq.WithSpool(t.TempDir()), dlq.WithStoreTimeout(time.Second),
+		dlq.WithImportBackoff(10*time.Millisecond, 100*time.Millisecond),
+		dlq.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, letters.Close()) }()
+	db, err := sql.Open("pgx", server.URL)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	name, _, _ := strings.Cut(strings.Split(url, "/")[3], "?")
+	exec := func(query string) {
+		_, err := db.ExecContext(t.Context(), query)
+		require.NoError(t, err)
+	}
+	exec("ALTER DATABASE " + name + " SET default_transaction_read_only = on")
+	exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '" + name + "'")
+	await.True(t, func() bool {
+		require.NoError(t, letters.DeadLetter(t.Context(), death(0)))
+		return strings.Contains(strings.ReplaceAll(log.String(), "-", " "), "read only")
+	})
+	exec("ALTER DATABASE " + name + " RESET default_transaction_read_only")
+	waitFor(t, "the store is in use again", func() bool {
+		return !letters.Stats().StoreDown && letters.Stats().Bytes == 0
+	})
+	waitFor(t, "letters in the store", func() bool { return countLetters(t, letters) > 0 })
 }
 
 // countLetters returns how many letters the store has, and 0 while it is down.

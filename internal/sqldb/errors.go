@@ -131,7 +131,7 @@ var awayTexts = regexp.MustCompile(
 // Away reports whether a server cannot be reached, or accepts no connection now but may later. A file is never away.
 func (d Dialect) Away(err error) bool {
 	return d != SQLite && err != nil && (Unreachable(err) || IsCode(err, away[d]...) ||
-		d == PostgreSQL && awayTexts.MatchString(err.Error()))
+		d == PostgreSQL && slices.Contains([]string{"", "08P01"}, Code(err)) && awayTexts.MatchString(err.Error()))
 }
 
 // Mark adds mark to an error for which Away holds.

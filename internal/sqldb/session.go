@@ -92,14 +92,17 @@ func (b *bounded) Connect(ctx context.Context) (driver.Conn, error) {
 	return conn, nil
 }
 
-// boundIdle returns db, or a pool in its place whose transactions may be idle for at most this long.
-func (d Dialect) boundIdle(db *sql.DB, dsn string, most time.Duration) (*sql.DB, error) {
+// bound returns db, or a pool in its place that limits connecting and, unless most is 0, how long transactions idle.
+func (d Dialect) bound(db *sql.DB, dsn string, most time.Duration) (*sql.DB, error) {
 	statement := map[Dialect]func(driver.Conn) string{
 		PostgreSQL: func(conn driver.Conn) string { return postgresIdle(processOf(conn), most) },
 		MySQL:      func(driver.Conn) string { return mysqlIdle(most) },
 	}[d]
+	if most == 0 {
+		statement = func(driver.Conn) string { return "" }
+	}
 	opener, ok := db.Driver().(driver.DriverContext)
-	if statement == nil || !ok {
+	if !ok {
 		return db, nil
 	}
 	connector, err := opener.OpenConnector(dsn)

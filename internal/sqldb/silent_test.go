@@ -33,11 +33,11 @@ func (silent) Connect(ctx context.Context) (driver.Conn, error) {
 // A program whose database hangs would neither start nor end, without a line in its log.
 func TestOpen_SilentServer(t *testing.T) {
 	t.Parallel()
-	for _, raw := range []string{"postgres://h/d", "mysql://h/d"} {
+	for raw, idle := range map[string]time.Duration{"postgres://h/d": time.Minute, "mysql://h/d": 0} {
 		synctest.Test(t, func(t *testing.T) {
 			source, err := sqldb.ReadURL(parse(t, raw), url.Values{})
 			require.NoError(t, err)
-			db, err := source.Open(sqldb.Pool{Driver: "silent", Max: 1, IdleTx: time.Minute})
+			db, err := source.Open(sqldb.Pool{Driver: "silent", Max: 1, IdleTx: idle})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, db.Close()) }()
 			began := time.Now()

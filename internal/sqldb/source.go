@@ -191,10 +191,8 @@ func (s *Source) Open(p Pool) (*sql.DB, error) {
 		}
 		_ = db.Close() // has no connection yet
 		db = sql.OpenDB(connector)
-	} else if p.IdleTx > 0 {
-		if db, err = s.Dialect.boundIdle(db, dsn, p.IdleTx); err != nil {
-			return nil, s.Hide(err)
-		}
+	} else if db, err = s.Dialect.bound(db, dsn, p.IdleTx); err != nil {
+		return nil, s.Hide(err)
 	}
 	db.SetMaxOpenConns(p.Max)
 	db.SetMaxIdleConns(p.Max)

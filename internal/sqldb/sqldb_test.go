@@ -150,6 +150,7 @@ func TestAway(t *testing.T) {
 		{sqldb.PostgreSQL, fmt.Errorf("unexpected message: %w", pgError("08P01")), false},
 		{sqldb.PostgreSQL, fmt.Errorf("connect: %w", io.EOF), true},
 		{sqldb.PostgreSQL, fmt.Errorf("connect: %w", pgconn.ErrReadOnlyConnection), true},
+		{sqldb.PostgreSQL, fmt.Errorf("read only connection: %w", pgError("28P01")), false},
 		{sqldb.PostgreSQL, pgError("25006"), true},
 		{sqldb.PostgreSQL, nil, false},
 		{sqldb.MySQL, fmt.Errorf("ping: %w", mysql.ErrInvalidConn), true},
