@@ -3,6 +3,7 @@ package dlq
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -105,11 +106,12 @@ func (e Edit) apply(ctx context.Context, jq payload.Evaluator, b *Body) (*Body, 
 		if e.Payload != nil {
 			return nil, fmt.Errorf("%w: give a payload or a jq expression, not both", ErrInvalid)
 		}
-		edited, err := payload.Edit(ctx, jq, e.JQ, b)
-		if err != nil {
+		switch edited, err := payload.Edit(ctx, jq, e.JQ, b); {
+		case errors.Is(err, payload.ErrNotEvaluated):
+			return nil, err
+		case err != nil:
 			return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
-		}
-		if edited != nil {
+		case edited != nil:
 			e.Payload = edited.Payload
 		}
 	}

@@ -252,12 +252,11 @@ func (i *importer) importLines(ctx context.Context, s *spool.Spool, lines [][]by
 	if pingErr := i.ping(ctx); pingErr != nil {
 		return &storeError{errors.Join(err, pingErr)}
 	}
-	within, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
+	end := time.Now().Add(timeout)
 	var failed, again, refused [][]byte
 	var causes []error // of the refused ones
 	for n, line := range lines {
-		if within.Err() != nil { // the next time, these are first
+		if !time.Now().Before(end) { // the next time, these are first
 			again = lines[n:]
 			break
 		}

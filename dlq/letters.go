@@ -15,6 +15,7 @@ import (
 	"sync"
 
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/internal/scheme"
 	"github.com/redrive-go/redrive/dlq/spool"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -124,14 +125,9 @@ func spoolOwner(rawURL string) string {
 	if err != nil {
 		return "" // opening it fails, too
 	}
-	scheme, port := u.Scheme, ""
-	switch scheme {
-	case "postgres", "postgresql":
-		scheme, port = "postgres", ":5432"
-	case "mysql", "mariadb":
-		scheme, port = "mysql", ":3306"
-	case "sqlite", "sqlite3":
-		scheme = "sqlite"
+	kind := scheme.Canonical(u.Scheme)
+	port := map[string]string{"postgres": ":5432", "mysql": ":3306"}[kind]
+	if kind == "sqlite" {
 		if path, err := filepath.Abs(cmp.Or(u.Opaque, u.Host+u.Path)); err == nil {
 			u.Opaque, u.Host, u.Path = "", "", path
 		}
@@ -142,7 +138,7 @@ func spoolOwner(rawURL string) string {
 			"schema", "search_path", "options", "role", "host", "port", "dbname", "service", "socket",
 		}, key)
 	})
-	named := url.URL{Scheme: scheme, Opaque: u.Opaque, Path: u.Path}
+	named := url.URL{Scheme: kind, Opaque: u.Opaque, Path: u.Path}
 	named.Host = strings.TrimSuffix(strings.ToLower(u.Host), port)
 	named.RawQuery = params.Encode()
 	return named.String()

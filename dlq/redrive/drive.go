@@ -28,7 +28,7 @@ const (
 	settleShare    = 10                     // at most this fraction of the time: 1/10
 	maxRunRefusals = 3                      // of one message, or of whole batches in a row
 	refusalPause   = time.Second
-	maxStoreErrors = 10 // in a row, of a store that responds
+	maxFailures    = 10 // of steps in a row, while the store responds
 	drainDeadline  = 10 * time.Second
 )
 
@@ -69,7 +69,7 @@ type runDriver struct {
 	settling      time.Duration // duration of the last settling
 	warned        bool          // about destinations without a reader
 	awaitOutcomes bool          // nothing more may be claimed until outcomes arrive
-	storeErrors   int           // in a row
+	failures      int           // of steps in a row
 }
 
 func (rn *Runner) newDriver(holder string, run *Run, linger bool) (*runDriver, error) {
@@ -101,32 +101,32 @@ func (d *runDriver) drive(ctx context.Context) error {
 			return nil
 		case err == nil && d.reading != nil: // whether it succeeds is not known
 		case err == nil:
-			d.storeErrors = 0
+			d.failures = 0
 		case errors.Is(err, ErrLeaseLost), errors.Is(err, dlq.ErrNotFound), errors.Is(err, dlq.ErrClosed):
 			d.abandon()
 			return err
 		case isPanic(err):
 			return err
 		case ctx.Err() == nil:
-			d.storeErrors++
-			if d.storeErrors >= maxStoreErrors && d.stopRefused(ctx, err) {
-				d.storeErrors = 0
+			d.failures++
+			if d.failures >= maxFailures && d.stopFailing(ctx, err) {
+				d.failures = 0
 				continue
 			}
 			d.reload(ctx) // a person may have paused or cancelled it meanwhile
 			d.runner.cfg.Logger.WarnContext(ctx, "redrive run: a step failed; it is retried", "run", d.run.ID,
 				"error", err)
-			_ = wait.For(ctx, min(storeBackoff.After(d.storeErrors), d.runner.cfg.Lease/4))
+			_ = wait.For(ctx, min(failureBackoff.After(d.failures), d.runner.cfg.Lease/4))
 		}
 	}
 }
 
-// storeBackoff has the pauses while a store does not respond; they are at most a quarter of the lease.
-var storeBackoff = wait.Backoff{First: 200 * time.Millisecond, Longest: 6400 * time.Millisecond}
+// failureBackoff has the pauses after failed steps; they are at most a quarter of the lease.
+var failureBackoff = wait.Backoff{First: 200 * time.Millisecond, Longest: 6400 * time.Millisecond}
 
-// stopRefused stops a run whose steps fail although the store responds, because retries would never end, and reports
+// stopFailing stops a run whose steps fail although the store responds, because retries would never end, and reports
 // whether it did. A store that does not respond is retried until it does.
-func (d *runDriver) stopRefused(ctx context.Context, cause error) bool {
+func (d *runDriver) stopFailing(ctx context.Context, cause error) bool {
 	if d.runner.cfg.Store.Ping(ctx) != nil {
 		return false
 	}

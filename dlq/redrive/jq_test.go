@@ -68,13 +68,13 @@ func TestRun_JQWithoutAProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := &consumer{}
-		_, store := operated(t, 1, c)
+		_, store := operated(t, 4, c)
 		m := operateBy(t, dlq.ManagerConfig{Store: store, Redriver: c, JQ: &noProcess{works: 4}})
 		run, err := m.StartRun(t.Context(), redrive.Spec{JQ: ".n = 7"}, ana)
 		require.NoError(t, err)
 		run, err = m.Drive(t.Context(), run.ID)
 		require.NoError(t, err)
-		require.Equal(t, redrive.Counts{Succeeded: 1}, run.Counts)
+		require.Equal(t, redrive.Counts{Succeeded: 4}, run.Counts)
 		require.JSONEq(t, `{"n":7}`, string(c.sent[0].Payload))
 	})
 }
@@ -95,6 +95,9 @@ func TestRun_JQNeverEvaluated(t *testing.T) {
 		require.Equal(t, redrive.Stopped, run.State)
 		require.Contains(t, run.Cause, payload.ErrNotEvaluated.Error())
 		require.Equal(t, redrive.Counts{Waiting: 3}, run.Counts)
+		_, _, err = m.Edit(t.Context(), 1, dlq.Edit{JQ: "."}, ana)
+		require.ErrorIs(t, err, payload.ErrNotEvaluated)
+		require.NotErrorIs(t, err, dlq.ErrInvalid)
 	})
 }
 

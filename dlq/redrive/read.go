@@ -63,7 +63,7 @@ func (d *runDriver) addRead(r readItems) error {
 	case r.err != nil:
 		return r.err
 	case r.last > 0:
-		d.storeErrors, d.after, d.ahead = 0, r.last, append(d.ahead, r.items...)
+		d.failures, d.after, d.ahead = 0, r.last, append(d.ahead, r.items...)
 		d.step.Skipped = append(d.step.Skipped, r.skipped...)
 	case d.after == 0:
 		d.reread = time.Now().Add(d.runner.cfg.WorkInterval)
@@ -92,11 +92,12 @@ func (d *runDriver) fill(ctx context.Context, r *readItems, run string, after in
 		return err
 	}
 	for i := range items {
-		r.last = items[i].EntryID
 		item := readItem{Item: items[i]}
 		switch item.edited, err = d.edit(ctx, &item.Item); {
 		case err == nil:
 			r.items = append(r.items, item)
+		case i > 0 && errors.Is(err, payload.ErrNotEvaluated): // the next read begins here
+			return nil
 		case ctx.Err() != nil, errors.Is(err, payload.ErrNotEvaluated):
 			return err
 		default:
@@ -105,6 +106,7 @@ func (d *runDriver) fill(ctx context.Context, r *readItems, run string, after in
 				Detail:  wire.NotEdited + text.Clean(err.Error(), text.MaxName),
 			})
 		}
+		r.last = item.EntryID
 	}
 	return nil
 }

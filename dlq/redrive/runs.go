@@ -28,7 +28,7 @@ func (rn *Runner) StartRun(ctx context.Context, spec Spec, by dlq.By) (*Run, err
 
 // startRun starts a run. A rule's run needs no approval: configuring the rule was the approval.
 func (rn *Runner) startRun(ctx context.Context, spec Spec, by dlq.By, approval bool) (*Run, error) {
-	spec, err := rn.checkSpec(spec)
+	spec, err := rn.CheckSpec(spec)
 	if err != nil {
 		return nil, err
 	}
@@ -127,8 +127,8 @@ func (rn *Runner) readyRun(ctx context.Context, run *Run) (*Run, error) {
 	return ready, err
 }
 
-// checkSpec resolves a spec and rejects what this Runner could not carry out.
-func (rn *Runner) checkSpec(spec Spec) (Spec, error) {
+// CheckSpec resolves a spec and rejects what this Runner could not carry out.
+func (rn *Runner) CheckSpec(spec Spec) (Spec, error) {
 	spec, err := spec.Resolve()
 	if err != nil {
 		return spec, err

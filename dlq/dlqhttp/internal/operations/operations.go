@@ -215,11 +215,10 @@ func (c *Config) StartedBefore(ctx context.Context, spec redrive.Spec) (run *red
 	if run, err = c.Runner.Run(ctx, spec.ID); err != nil {
 		return nil, false, err
 	}
-	preview, err := c.Runner.PreviewRun(ctx, spec, 1)
-	if err != nil {
+	if spec, err = c.Runner.CheckSpec(spec); err != nil {
 		return nil, false, err
 	}
-	wanted, err := json.Marshal(&preview.Spec)
+	wanted, err := json.Marshal(&spec)
 	if err != nil {
 		return nil, false, err
 	}
