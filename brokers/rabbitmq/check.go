@@ -176,20 +176,15 @@ func (b *Broker) badPolicies(ctx context.Context, p Plan) ([]Finding, error) {
 // harmful reports whether a policy's key with that value takes effect on q and loses or misroutes messages.
 func harmful(q Queue, key string, value any) bool {
 	have, set := q.Args["x-"+key]
-	switch key {
+	switch adopted := q.Args == nil; key { // an adopted queue may need the policy
 	case "expires", "max-length", "max-length-bytes": // deletes the queue with its messages, or the oldest of them
 		return true
-	}
-	if q.Args == nil { // it is adopted, and may need the policy
-		return false
-	}
-	switch key {
 	case "message-ttl", "delivery-limit":
 		limit, isNumber := integer(value)
 		most, ours := integer(have)
-		return !set || !isNumber || !ours || limit < most
+		return !adopted && (!set || !isNumber || !ours || limit < most)
 	case "dead-letter-exchange", "dead-letter-routing-key", "dead-letter-strategy", "overflow":
-		return !set // the argument of the queue wins
+		return !adopted && !set // the argument of the queue wins
 	}
 	return false
 }

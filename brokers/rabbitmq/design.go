@@ -151,13 +151,13 @@ func (d *design) ttlOf(queue string) (ttl time.Duration, known bool) {
 	return time.Duration(ms) * time.Millisecond, known
 }
 
-// deliveriesOf returns after how many deliveries RabbitMQ may give up a message of the queue that a consumer reads.
-func (d *design) deliveriesOf(queue string) int {
+// nearLimit returns half of the deliveries after which RabbitMQ may give up a message of the queue a consumer reads.
+func (d *design) nearLimit(queue string) int {
 	limit := min(d.deliveryLimit, usualLimit)
 	if n, ok := integer(d.argsOf(queue)["x-delivery-limit"]); ok && n > 0 { // -1 is none in RabbitMQ 4
 		limit = int(min(int64(limit), n))
 	}
-	return limit
+	return max(1, limit/2)
 }
 
 // source plans the queue that the consumer reads and its bindings.

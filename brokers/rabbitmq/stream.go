@@ -23,6 +23,7 @@ import (
 type stream struct {
 	transport *transport
 	queue     driver.Queue
+	nearLimit int // see design.nearLimit
 	conn      *amqp.Connection
 	ch        *amqp.Channel
 	acks      *acker
@@ -72,7 +73,7 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 	s := &stream{
 		transport: t, queue: q, conn: conn, ch: ch, acks: newAcker(ch), idleSince: time.Now(),
 		plan:   t.design.permitted(t.design.source(q.Names, q.Topic, q.Patterns)),
-		others: make(chan amqp.Delivery), over: make(chan struct{}),
+		others: make(chan amqp.Delivery), over: make(chan struct{}), nearLimit: t.design.nearLimit(q.Names.Queue),
 	}
 	cancels, closes := ch.NotifyCancel(make(chan string, 1)), ch.NotifyClose(make(chan *amqp.Error, 1))
 	go func() {
@@ -173,7 +174,7 @@ func (s *stream) delivery(d *amqp.Delivery) driver.Delivery {
 	if d.Redelivered {
 		found.Earlier = max(1, found.Earlier)
 	}
-	found.NearLimit = origin.DeliveryCount >= max(1, s.transport.design.deliveriesOf(s.queue.Names.Queue)/2)
+	found.NearLimit = origin.DeliveryCount >= s.nearLimit
 	// One that an operator sends back has other headers as well.
 	if _, raw := d.Headers[keyUndecoded]; raw && len(d.Headers) == 1 {
 		found.Malformed = "the headers cannot be decoded: AMQP clients allow 32 tables in one another and 8,192 entries; " +

@@ -88,13 +88,15 @@ func (s *session) list(h *delivery) {
 
 // unlist records that h is no longer in flight.
 func (s *session) unlist(h *delivery) {
-	s.mu.Lock()
-	listed := h.listed != nil
-	if listed {
-		s.inFlight.Remove(h.listed)
-		h.listed = nil
+	listed := false
+	if s.sub.b.caps.DeliveryCount { // see list; handlers that share no list share no lock
+		s.mu.Lock()
+		if listed = h.listed != nil; listed {
+			s.inFlight.Remove(h.listed)
+			h.listed = nil
+		}
+		s.mu.Unlock()
 	}
-	s.mu.Unlock()
 	if listed && h.survived || h.held {
 		s.sub.memory.answered(h)
 	}
