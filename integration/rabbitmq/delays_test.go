@@ -63,22 +63,29 @@ func TestDelays_Accuracy(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for range attempts {
-				if tc.measure(t) {
+			for n := 1; ; n++ {
+				late, noise := tc.measure(t)
+				if late <= 2*noise { // some delays wait in two queues
 					return
 				}
+				require.Less(t, n, attempts, "later than promised, each time")
+				require.Greater(t, noise, quiet, "later than promised, although the machine is not busy")
 			}
-			require.Fail(t, "later than promised, each time")
 		})
 	}
 }
 
-// attempts is how often the delays are measured: other programs rarely slow down only ours three times in a row, and a
-// faulty broker is late each time.
-const attempts = 3
+const (
+	// attempts is how often the delays are measured on a busy machine: other programs rarely slow down only ours three
+	// times in a row, and a faulty broker is late each time.
+	attempts = 3
+	// quiet is how late raw messages may be on a machine that is not busy.
+	quiet = 100 * time.Millisecond
+)
 
-// measure delays 150 messages, and reports whether the promise was kept.
-func (tc delayCase) measure(t *testing.T) bool {
+// measure delays 150 messages, and returns by how much the median is later than promised, and how late raw messages
+// were at most.
+func (tc delayCase) measure(t *testing.T) (late, raw time.Duration) {
 	t.Helper()
 	const n = 150
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -118,24 +125,24 @@ func (tc delayCase) measure(t *testing.T) bool {
 			t.Error(err)
 		}
 	})
-	late := make([]time.Duration, 0, n)
+	lags := make([]time.Duration, 0, n)
 	excess := make([]time.Duration, 0, n) // later than promised
 	for range n {
 		select {
 		case l := <-watch.laps:
 			require.GreaterOrEqual(t, l.took, wanted[l.i], "early")
-			late = append(late, l.took-wanted[l.i])
+			lags = append(lags, l.took-wanted[l.i])
 			excess = append(excess, l.took-wanted[l.i]-tc.late(wanted[l.i]))
 		case <-time.After(patience):
-			require.FailNow(t, "messages are missing", "%d of %d", len(late), n)
+			require.FailNow(t, "messages are missing", "%d of %d", len(lags), n)
 		}
 	}
 	noise := control.stop(t)
 	s.stop()
-	slices.Sort(late)
+	slices.Sort(lags)
 	slices.Sort(excess)
-	t.Logf("late: p50 %s, p99 %s, most %s; raw %s", late[n/2], late[n*99/100], late[n-1], noise)
-	return excess[n/2] <= 2*noise // some delays wait in two queues
+	t.Logf("late: p50 %s, p99 %s, most %s; raw %s", lags[n/2], lags[n*99/100], lags[n-1], noise)
+	return excess[n/2], noise
 }
 
 // control measures how late RabbitMQ itself is at the same time, with raw messages that wait in a queue with a TTL.
