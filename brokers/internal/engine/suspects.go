@@ -107,7 +107,7 @@ func (s *suspects) divert(h *delivery) bool {
 	h.suspect = parseSuspect(mark, s.limit)
 	switch {
 	case h.suspect.toRun && counted > 0:
-		h.suspect.evidence += counted
+		h.suspect.evidence++ // it ran once; if more are counted, processes that had lost their connections let it run on
 		h.suspect.toRun = false
 		if h.suspect.evidence >= max(1, s.limit-suspectAfter) {
 			s.deadLetterKiller(h, suspectAfter+h.suspect.evidence)

@@ -274,6 +274,31 @@ func TestSuspects_CutsAndSlowHandlersKillNothing(t *testing.T) {
 	})
 }
 
+// A suspect ran once, in a process whose connection was cut five times before it was killed. The next process knows
+// nothing of the cuts: it took them for six crashes, and dead-lettered the message.
+func TestSuspects_CutsBeforeACrashCountOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		dies := open(t, s)
+		d := dies.consume(func(*message.Message) { <-t.Context().Done() })
+		publishSuspects(t, dies, 1)
+		for range 5 {
+			time.Sleep(time.Minute) // virtual
+			synctest.Wait()
+			s.Cut()
+		}
+		time.Sleep(time.Minute) // virtual
+		synctest.Wait()
+		require.Equal(t, 1, d.total())
+		dies.conn.Kill()
+		d = open(t, s).consume(ack)
+		time.Sleep(time.Hour) // virtual
+		synctest.Wait()
+		require.Empty(t, s.Dead("orders.billing_dlq"))
+		require.Equal(t, 1, d.total())
+	})
+}
+
 // A deployment stops processes one after the other. What the broker counts then is no crash: a suspect that returns has
 // no permission to run any more, and is as it was, whatever its handler has done to it.
 func TestSuspects_OrderlyStopsKillNothing(t *testing.T) {
