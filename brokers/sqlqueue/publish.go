@@ -220,7 +220,7 @@ func (t *transport) insert(ctx context.Context, publications []*publication, fau
 
 // insert stores publications: a small one in one statement, otherwise all in one transaction.
 func (s *store) insert(ctx context.Context, publications []*publication) error {
-	_, err := write(ctx, s, func() (none struct{}, err error) {
+	insert := func() (none struct{}, err error) {
 		if len(publications) == 1 && chunked(publications[0].rows, s.most) == len(publications[0].rows) {
 			return none, s.insertPublication(ctx, s.db, publications[0])
 		}
@@ -232,8 +232,11 @@ func (s *store) insert(ctx context.Context, publications []*publication) error {
 			}
 			return nil
 		})
+	}
+	return sqldb.Patiently(ctx, func() error {
+		_, err := write(ctx, s, insert)
+		return err
 	})
-	return err
 }
 
 // insertPublication stores a publication with db.

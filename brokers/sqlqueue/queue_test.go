@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -53,8 +54,14 @@ func nothing(t *testing.T, messages <-chan *message.Message, quiet time.Duration
 // openFile opens a queue on the application's own *sql.DB.
 func openFile(t *testing.T, opts ...brokers.Option) (*sqlqueue.Broker, *sql.DB) {
 	t.Helper()
-	dsn := "file:" + filepath.Join(t.TempDir(), "app.db") +
-		"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_txlock=immediate"
+	return openBusy(t, 10*time.Second, opts...)
+}
+
+// openBusy is openFile with another busy_timeout. SQLite waits for that in real time.
+func openBusy(t *testing.T, timeout time.Duration, opts ...brokers.Option) (*sqlqueue.Broker, *sql.DB) {
+	t.Helper()
+	dsn := fmt.Sprintf("file:%s?_pragma=busy_timeout(%d)&_pragma=journal_mode(WAL)&_txlock=immediate",
+		filepath.Join(t.TempDir(), "app.db"), timeout.Milliseconds())
 	db, err := sql.Open("sqlite", dsn)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
@@ -68,6 +75,27 @@ func rows(t *testing.T, db *sql.DB, query string) (n int) {
 	t.Helper()
 	require.NoError(t, db.QueryRowContext(t.Context(), query).Scan(&n))
 	return n
+}
+
+// SQLite's writers do not queue: among many, one may have no turn within busy_timeout, ten seconds. Its
+// publication failed, even if the publish timeout was longer.
+func TestPublish_WaitsForOtherWriters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, db := openBusy(t, 0)
+		conn, err := db.Conn(t.Context())
+		require.NoError(t, err)
+		exec := func(statement string) {
+			_, err := conn.ExecContext(t.Context(), statement)
+			require.NoError(t, err)
+		}
+		exec("BEGIN IMMEDIATE")
+		published := make(chan error, 1)
+		go func() { published <- b.Publisher().Publish("orders", message.NewMessage("1", nil)) }()
+		time.Sleep(5 * time.Second) // virtual
+		exec("ROLLBACK")
+		require.NoError(t, <-published)
+		require.NoError(t, conn.Close())
+	})
 }
 
 // The first group of a topic also receives earlier messages; later groups receive only those published after they

@@ -76,12 +76,14 @@ func (c *Connector) Driver() driver.Driver { return c.driver }
 // Connect opens a connection and runs the statements on it. While the file is locked it tries again, for up to Patience
 // or until ctx ends. Its errors name the statement, but never the DSN.
 func (c *Connector) Connect(ctx context.Context) (driver.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, Patience)
+	defer cancel()
 	opened, err := c.openFile()
 	if err != nil {
 		return nil, err
 	}
 	var conn driver.Conn
-	err = patiently(ctx, func() (err error) {
+	err = Patiently(ctx, func() (err error) {
 		conn, err = c.driver.Open(c.dsn) // a driver may run what the DSN sets, before there is a busy_timeout
 		return err
 	})
@@ -89,7 +91,7 @@ func (c *Connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	}
 	for _, statement := range c.statements {
-		if err := patiently(ctx, func() error { return exec(ctx, conn, statement) }); err != nil {
+		if err := Patiently(ctx, func() error { return exec(ctx, conn, statement) }); err != nil {
 			return nil, errors.Join(fmt.Errorf("%s: %w", statement, err), conn.Close())
 		}
 	}
@@ -192,11 +194,9 @@ type abilities interface {
 	driver.Pinger
 }
 
-// patiently tries again while the file is locked: SQLite ignores busy_timeout when two connections change the journal
-// mode of a new file, or recover it, at the same time.
-func patiently(ctx context.Context, try func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, Patience)
-	defer cancel()
+// Patiently tries again while a SQLite file is locked, until ctx ends. SQLite ignores busy_timeout when two connections
+// change the journal mode of a new file, or recover it, at the same time, and its queue of writers is not fair.
+func Patiently(ctx context.Context, try func() error) error {
 	for {
 		err := try()
 		if err == nil || !SQLite.Locked(err) || wait.For(ctx, pause) != nil {
