@@ -57,3 +57,6 @@ func (s slowClaims) claim(ctx context.Context, db *sql.DB, c claim) ([]claimed, 
 	}
 	return s.dialect.claim(ctx, db, c)
 }
+
+// CloseDB makes all statements fail, except those of transactions in InTx.
+func (b *Broker) CloseDB() error { return b.t.db.Close() }

@@ -3,7 +3,9 @@ package sqlqueue_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
+	"github.com/redrive-go/redrive/middleware"
 )
 
 // takeOver leases every row to another worker, as if that had just claimed them.
@@ -155,6 +158,69 @@ func effect(w world, m *message.Message) error {
 		_, err := tx.ExecContext(w.Context(), "INSERT INTO effects VALUES ('m')")
 		return err
 	})
+}
+
+// A commit whose answer is lost has happened all the same. It counted as a failed attempt, and the last one made a dead
+// letter of a message whose effect was stored. An attempt of which the database cannot say what happened is no failure
+// either.
+func TestInTx_CommitWithoutAnAnswer(t *testing.T) {
+	for name, c := range map[string]struct {
+		statement string // of the handler; after "COMMIT" its ack is stored too, and the commit fails
+		closed    bool   // nor does the database answer later
+		dead      int
+		effects   int
+		err       string // of InTx
+		cause     string // of the end of the handler's context
+	}{
+		"Stored":    {statement: "COMMIT", effects: 1},
+		"NotStored": {statement: "INSERT INTO parts VALUES ('x')", dead: 1, err: "FOREIGN KEY constraint failed"},
+		"Unknown":   {statement: "COMMIT", closed: true, effects: 1, err: "commit: ", cause: "database is closed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, func(w world) {
+				b := w.process("_pragma=foreign_keys(1)")
+				w.exec("CREATE TABLE effects (id TEXT PRIMARY KEY)")
+				w.exec("CREATE TABLE parts (of TEXT REFERENCES effects DEFERRABLE INITIALLY DEFERRED)")
+				messages := subscribe(w.T, b, "orders")
+				publish(w.T, b, "orders", "m")
+				pipeline, err := middleware.New(middleware.Config{
+					MaxAttempts: 1, DeadLetters: b, Rescheduler: b, Logger: slog.New(slog.DiscardHandler),
+				})
+				require.NoError(w, err)
+				var failed, cause error
+				handle := pipeline.Middleware(func(m *message.Message) ([]*message.Message, error) {
+					failed = sqlqueue.InTx(m.Context(), func(tx *sql.Tx) error {
+						_, err := tx.ExecContext(m.Context(), "INSERT INTO effects VALUES ('m')")
+						if err == nil {
+							_, err = tx.ExecContext(m.Context(), c.statement)
+						}
+						if c.closed {
+							err = errors.Join(err, b.CloseDB())
+						}
+						return err
+					})
+					cause = context.Cause(m.Context())
+					return nil, failed
+				})
+				m := now(w.T, messages)
+				if _, err = handle(m); err == nil {
+					m.Ack()
+				} else {
+					m.Nack()
+				}
+				require.Equal(w, []int{c.dead, c.effects}, []int{
+					w.count("SELECT count(*) FROM redrive_queue_messages"), w.count("SELECT count(*) FROM effects"),
+				}, "what is left in the queue is the dead letter")
+				for i, want := range []string{c.err, c.cause} {
+					if got := []error{failed, cause}[i]; want == "" {
+						require.NoError(w, got)
+					} else {
+						require.ErrorContains(w, got, want)
+					}
+				}
+			})
+		})
+	}
 }
 
 // If a database accepts no acks for longer than a lease, they are retried until it does, the lease is renewed

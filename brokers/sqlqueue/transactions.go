@@ -19,8 +19,8 @@ var ErrNoDelivery = errors.New("the context belongs to no delivery of a SQL queu
 
 // InTx runs fn in a transaction of the queue's database that also acks the message ctx belongs to: the changes and
 // messages of fn (with [Broker.TxPublisher]) happen exactly once, however often the message is delivered. If fn fails,
-// nothing has happened, and InTx returns the error. A handler calls it last; after a success its own error would be too
-// late.
+// nothing has happened, and InTx returns the error. If the answer to the commit is lost, InTx looks up whether it has
+// happened. A handler calls it last; after a success its own error would be too late.
 //
 //	func (h *Handler) Handle(m *message.Message) error {
 //		return sqlqueue.InTx(m.Context(), func(tx *sql.Tx) error {
@@ -52,6 +52,7 @@ func (t *transport) ackInTx(ctx context.Context, d *delivery, fn func(tx *sql.Tx
 			t.leases.drop(d)
 		}
 	}()
+	acked := false
 	// A snapshot would not show the lease's renewals.
 	err = sqldb.InTx(ctx, t.handlers, t.store.name.ReadCommitted(), func(tx *sql.Tx) error {
 		if err := fn(tx); err != nil {
@@ -62,12 +63,28 @@ func (t *transport) ackInTx(ctx context.Context, d *delivery, fn func(tx *sql.Tx
 		if err == nil && n == 0 {
 			err = ErrLeaseLost
 		}
+		acked = err == nil
 		return err
 	})
-	if err == nil {
-		outcome = rowDecided
+	if acked && (err == nil || t.committed(ctx, d, err)) {
+		outcome, err = rowDecided, nil
 	}
 	return err
+}
+
+// committed reports whether a transaction that acked d has happened although its commit failed: the answer may have
+// been lost, and the attempt must not count as a failure then. If that cannot be found out either, it ends the handler's
+// context, so that the message is returned to the queue, if it is still there, without counting the attempt.
+func (t *transport) committed(ctx context.Context, d *delivery, failure error) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.cfg.PublishTimeout)
+	defer cancel()
+	where, args := t.store.byIDs([]int64{d.row.id})
+	// The lock makes it wait for a server that is still committing.
+	left, err := queryInts(ctx, t.db, "SELECT id FROM "+t.store.byID+where+t.store.name.ForUpdate(), args...)
+	if err != nil {
+		d.end(fmt.Errorf("sqlqueue: the outcome of a transaction is unknown: %w", errors.Join(failure, err)))
+	}
+	return err == nil && len(left) == 0
 }
 
 // TxPublisher returns a publisher that stores messages in tx: they appear when tx commits, together with its other
