@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
+	"regexp"
 	"strings"
 	"time"
 
@@ -100,6 +102,11 @@ func dial(ctx context.Context, cfg brokers.Config) (*transport, error) {
 		return nil, notReady(err)
 	}
 	t.conn = conn
+	if limit := conn.MaxPayload(); limit <= reserved {
+		conn.Close()
+		return nil, fmt.Errorf("the server's max_payload is %d bytes; set it to more than %d, which a failure may add to a "+
+			"message", limit, reserved)
+	}
 	// Otherwise publications that the server never answers would use up the client's limit of unanswered ones.
 	if t.js, err = jetstream.New(conn, jetstream.WithPublishAsyncTimeout(cfg.PublishTimeout)); err == nil {
 		err = t.Ping(ctx)
@@ -111,9 +118,14 @@ func dial(ctx context.Context, cfg brokers.Config) (*transport, error) {
 	return t, nil
 }
 
+// passing is what a server that is full, stopping or slow says to a new connection. The client keeps only the text.
+var passing = regexp.MustCompile(
+	`(?i)maximum (account active )?connections exceeded|server shutdown|stale connection|authentication timeout`)
+
 // notReady marks what the client says about a server that is down, and about a cluster that has no leader yet.
 func notReady(err error) error {
-	if errors.Is(err, nats.ErrNoServers) || errors.Is(err, nats.ErrTimeout) {
+	if errors.Is(err, nats.ErrNoServers) || errors.Is(err, nats.ErrTimeout) || temporary(err, math.MaxInt) ||
+		passing.MatchString(err.Error()) {
 		return fmt.Errorf("%w: %w", driver.ErrTemporary, err)
 	}
 	return err

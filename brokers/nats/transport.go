@@ -29,6 +29,9 @@ type transport struct {
 	counted map[string]struct{}  // topics
 }
 
+// reserved is the part of max_payload that a published message must leave: for a failure, and for our headers.
+const reserved = driver.Headroom + 4<<10
+
 var (
 	_ driver.Transport     = (*transport)(nil)
 	_ driver.ReaderCounter = (*transport)(nil)
@@ -225,7 +228,7 @@ func (t *transport) Capabilities() brokers.Capabilities {
 	}
 	return brokers.Capabilities{
 		Scheme: Scheme, Durable: true, Ordered: t.cfg.Concurrency == 1, Groups: true, DeliveryCount: true,
-		MaxDelay: longest, DelayTolerance: time.Second, MaxMessageBytes: t.conn.MaxPayload() - driver.Headroom - 4<<10,
+		MaxDelay: longest, DelayTolerance: time.Second, MaxMessageBytes: t.conn.MaxPayload() - reserved,
 	}
 }
 
