@@ -32,6 +32,9 @@ type MoveConfig struct {
 // count of attempts. A message is acked on the old broker when the new one has confirmed it, so a crash in between
 // delivers it twice.
 //
+// It ends with an error as soon as the new broker refuses a message for good: [ErrTooLarge], [ErrUnroutable] or
+// [ErrUnsupported]. The message is then still on the old broker. Everything else is tried again.
+//
 // It reads as a member of the consumer's group, so the consumer itself may run on both brokers in the meantime. End it
 // when nothing is published to the old broker any more and nothing waits there: see DepthReporter.
 func Move(ctx context.Context, cfg MoveConfig) error {
@@ -45,6 +48,8 @@ func Move(ctx context.Context, cfg MoveConfig) error {
 	if cfg.Concurrency > 0 {
 		opts = append(opts, WithConcurrency(cfg.Concurrency))
 	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	sub := cfg.From.Subscriber(opts...)
 	messages, err := sub.Subscribe(ctx, cfg.Topic)
 	if err != nil {
@@ -52,14 +57,21 @@ func Move(ctx context.Context, cfg MoveConfig) error {
 	}
 	var moving sync.WaitGroup
 	for m := range messages {
-		moving.Go(func() { cfg.move(m) }) //nolint:contextcheck // each message has its own
+		moving.Go(func() { cfg.move(m, stop) }) //nolint:contextcheck // each message has its own
 	}
 	moving.Wait()
+	if refusal := context.Cause(ctx); refused(refusal) {
+		return errors.Join(refusal, sub.Close())
+	}
 	return sub.Close()
 }
 
-// move moves one message. If the new broker rejects it, it is redelivered after a pause.
-func (cfg *MoveConfig) move(m *message.Message) {
+func refused(err error) bool {
+	return errors.Is(err, ErrTooLarge) || errors.Is(err, ErrUnroutable) || errors.Is(err, ErrUnsupported)
+}
+
+// move moves one message. If the new broker rejects it, it is redelivered after a pause, or later if stop is called.
+func (cfg *MoveConfig) move(m *message.Message, stop context.CancelCauseFunc) {
 	moved := m.Copy()
 	ctx := context.WithoutCancel(m.Context())
 	origin := envelope.Origin{Broker: cfg.To.Capabilities().Scheme, Topic: cfg.Topic, Consumer: cfg.Consumer}
@@ -67,6 +79,10 @@ func (cfg *MoveConfig) move(m *message.Message) {
 		origin.Key = from.Key
 	}
 	if err := cfg.To.Reschedule(ctx, origin, moved, 0); err != nil {
+		if refused(err) {
+			stop(fmt.Errorf("brokers: move %s: the new broker refuses message %s; it is still on the old one: remove the "+
+				"cause or handle it there, then move the rest: %w", cfg.Topic, m.UUID, err))
+		}
 		m.Nack()
 		return
 	}

@@ -63,3 +63,52 @@ func TestMove_MovesOneConsumersWaitingMessages(t *testing.T) {
 	})
 	require.ErrorContains(t, brokers.Move(t.Context(), brokers.MoveConfig{}), "are required")
 }
+
+type refusing struct {
+	brokers.Broker
+
+	fault error
+	tries int
+}
+
+func (r *refusing) Reschedule(context.Context, envelope.Origin, *message.Message, time.Duration) error {
+	r.tries++
+	return r.fault
+}
+
+// What the new broker refuses for good was repeated without end. Now it ends the move, and stays on the old broker.
+func TestMove_ARefusalEndsIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault error
+		final bool
+	}{
+		"TooLarge":    {brokers.ErrTooLarge, true},
+		"Unroutable":  {brokers.ErrUnroutable, true},
+		"Unsupported": {brokers.ErrUnsupported, true},
+		"Temporary":   {errors.New("connection lost"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				from, err := memory.New(brokers.Config{Group: "billing"})
+				require.NoError(t, err)
+				to := &refusing{Broker: from, fault: c.fault}
+				require.NoError(t, from.Publisher().Publish("orders", message.NewMessage("m", nil)))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				err = brokers.Move(ctx, brokers.MoveConfig{From: from, To: to, Topic: "orders", Consumer: "billing"})
+				if c.final {
+					require.ErrorIs(t, err, c.fault)
+					require.ErrorContains(t, err, "message m")
+				} else {
+					require.NoError(t, err)
+					require.Greater(t, to.tries, 1)
+				}
+				require.Equal(t, c.final, ctx.Err() == nil, "it ends on its own")
+				left, err := from.Subscriber().Subscribe(t.Context(), "orders")
+				require.NoError(t, err)
+				(<-left).Ack()
+				require.NoError(t, from.Close())
+			})
+		})
+	}
+}
