@@ -202,7 +202,11 @@ func (s *subscription) run() {
 	defer end()
 	running.Go(func() { s.keepLooking(background) })
 	running.Go(func() { s.keepCommitting(background) })
-	running.Go(func() { s.keepCleaning(background) })
+	running.Go(func() {
+		for sleep(background, cleanEvery) {
+			s.clean(background)
+		}
+	})
 
 	for failures := 1; ; failures++ {
 		began := time.Now()
@@ -368,13 +372,6 @@ func (s *subscription) keepCommitting(ctx context.Context) {
 		default:
 			s.log.Warn("offsets were not committed; trying again", "err", err)
 		}
-	}
-}
-
-// keepCleaning removes finished records from time to time.
-func (s *subscription) keepCleaning(ctx context.Context) {
-	for sleep(ctx, cleanEvery) {
-		s.clean(ctx)
 	}
 }
 

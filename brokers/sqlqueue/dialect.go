@@ -1,13 +1,11 @@
 package sqlqueue
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"math"
 	"math/bits"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/internal/sqldb"
@@ -210,12 +208,6 @@ func (e eachLeased) publishInto(ctx context.Context, db DB, d dialect, topic str
 		err = insert(db)
 	}
 	return len(queues) > 0, err
-}
-
-func sortClaimed(list []claimed) {
-	slices.SortFunc(list, func(a, b claimed) int {
-		return cmp.Or(cmp.Compare(a.dueAt, b.dueAt), cmp.Compare(a.id, b.id))
-	})
 }
 
 func idsOf(rows []leased) []int64 {

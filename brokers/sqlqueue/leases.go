@@ -180,7 +180,9 @@ func (l *leases) renewBatch(ctx context.Context, began time.Time, rows []leased)
 		switch {
 		case d == nil: // settled meanwhile
 		case err == nil && !lost[id]:
-			d.extend(began.Add(l.store.lease))
+			d.mu.Lock()
+			d.expires = began.Add(l.store.lease)
+			d.mu.Unlock()
 		case lost[id]:
 			l.lose(ctx, d)
 		default:

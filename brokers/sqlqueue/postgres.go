@@ -194,12 +194,6 @@ func (*postgres) wake(ctx context.Context, db DB, queue int64, delay time.Durati
 	return err
 }
 
-// wakeTopic is wake for all queues of a topic.
-func (*postgres) wakeTopic(ctx context.Context, db DB, topic string, delay time.Duration) error {
-	_, err := queryInts(ctx, db, notifyTopic, []byte(topic), strconv.FormatInt(delay.Microseconds(), 10))
-	return err
-}
-
 // maintain makes PostgreSQL plan again when the table has become four times as large as its statistics. A statement
 // that was prepared while the queue was nearly empty reads the whole table, which is right then, and continues to do so
 // until its plan is invalidated. Autovacuum would, a minute after a million messages have arrived. Without the right to

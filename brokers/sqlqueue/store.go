@@ -1,6 +1,7 @@
 package sqlqueue
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -48,7 +49,9 @@ func write[T any](ctx context.Context, s *store, change func() (T, error)) (resu
 // take claims rows, in the order of delivery.
 func (s *store) take(ctx context.Context, c claim) ([]claimed, error) {
 	list, err := write(ctx, s, func() ([]claimed, error) { return s.claim(ctx, s.db, c) })
-	sortClaimed(list)
+	slices.SortFunc(list, func(a, b claimed) int {
+		return cmp.Or(cmp.Compare(a.dueAt, b.dueAt), cmp.Compare(a.id, b.id))
+	})
 	return list, err
 }
 
@@ -199,26 +202,20 @@ func (s *store) renew(ctx context.Context, rows []leased) (lost map[int64]bool, 
 	if err != nil || n == int64(len(rows)) {
 		return nil, err
 	}
-	ids := idsOf(rows)
-	where, args := s.held(s.worker, ownLease(rows))
+	lost = map[int64]bool{}
+	own := make([]leased, len(rows)) // without their shared leases
+	for i, r := range rows {
+		own[i].id, lost[r.id] = r.id, true
+	}
+	where, args := s.held(s.worker, own)
 	ours, err := queryInts(ctx, s.db, s.name.Bind("SELECT id FROM redrive_queue_messages"+where), args...)
 	if err != nil {
 		return nil, err
 	}
-	lost = set(ids)
 	for _, id := range ours {
 		delete(lost, id)
 	}
 	return lost, nil
-}
-
-// ownLease forgets the shared leases of rows.
-func ownLease(rows []leased) []leased {
-	own := make([]leased, len(rows))
-	for i, r := range rows {
-		own[i].id = r.id
-	}
-	return own
 }
 
 // ping checks that the database answers and the tables exist.

@@ -88,12 +88,10 @@ func (s *stream) fetch(ctx context.Context) error {
 	if n == 0 {
 		select {
 		case <-s.need:
-			return nil
 		case <-s.gone:
-			return nil
 		case <-ctx.Done():
-			return ctx.Err()
 		}
+		return ctx.Err()
 	}
 	began := time.Now()
 	list, err := s.claim(n, s.mark.from(began)) //nolint:contextcheck // see claim

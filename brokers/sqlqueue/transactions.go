@@ -73,8 +73,8 @@ func (t *transport) ackInTx(ctx context.Context, d *delivery, fn func(tx *sql.Tx
 }
 
 // committed reports whether a transaction that acked d has happened although its commit failed: the answer may have
-// been lost, and the attempt must not count as a failure then. If that cannot be found out either, it ends the handler's
-// context, so that the message is returned to the queue, if it is still there, without counting the attempt.
+// been lost, and the attempt must not count as a failure then. If the database does not answer, it ends the handler's
+// context, so that the message, if it is still there, is returned to the queue without counting the attempt.
 func (t *transport) committed(ctx context.Context, d *delivery, failure error) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.cfg.PublishTimeout)
 	defer cancel()

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -82,11 +83,12 @@ func connect(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg b
 }
 
 func (t *transport) start(name Dialect) {
-	if pg, ok := t.store.dialect.(*postgres); ok {
+	if name == PostgreSQL {
 		t.notices = newNotices(func(topic string, delay time.Duration) {
 			ctx, cancel := context.WithTimeout(context.Background(), t.cfg.PublishTimeout)
 			defer cancel()
-			_ = pg.wakeTopic(ctx, t.db, topic, delay) // consumers also poll
+			us := strconv.FormatInt(delay.Microseconds(), 10)
+			_, _ = queryInts(ctx, t.db, notifyTopic, []byte(topic), us) // consumers also poll
 		})
 	}
 	running, stop := context.WithCancel(context.Background())

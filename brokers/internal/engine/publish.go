@@ -119,7 +119,8 @@ func (b *Broker) delay(o *driver.Outgoing, d time.Duration, now time.Time) error
 	o.Delay = d
 	o.Due = now.Add(d)
 	if b.traits.Early && d <= b.longest {
-		o.Extra = append(o.Extra, driver.Header{Key: envelope.KeyNotBefore, Value: ceilMillis(o.Due)})
+		from := strconv.FormatInt(o.Due.Add(time.Millisecond-1).UnixMilli(), 10) // rounded up, so that it is never early
+		o.Extra = append(o.Extra, driver.Header{Key: envelope.KeyNotBefore, Value: from})
 	}
 	return nil
 }
@@ -189,9 +190,4 @@ func (s *sender) sendOne(ctx context.Context, o *driver.Outgoing) error {
 		return faults[0]
 	}
 	return nil
-}
-
-// ceilMillis formats a time for envelope.KeyNotBefore, rounded up so that it is never early.
-func ceilMillis(t time.Time) string {
-	return strconv.FormatInt(t.Add(time.Millisecond-1).UnixMilli(), 10)
 }
