@@ -180,5 +180,11 @@ func (d *delivery) lease() (ends time.Time, ours bool) {
 	return d.expires, d.state != rowLost
 }
 
+func (d *delivery) extend(until time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.expires = until
+}
+
 // leased names the row and its lease.
 func (d *delivery) leased() leased { return leased{d.row.id, d.row.batch} }

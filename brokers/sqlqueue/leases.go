@@ -180,9 +180,7 @@ func (l *leases) renewBatch(ctx context.Context, began time.Time, rows []leased)
 		switch {
 		case d == nil: // settled meanwhile
 		case err == nil && !lost[id]:
-			d.mu.Lock()
-			d.expires = began.Add(l.store.lease)
-			d.mu.Unlock()
+			d.extend(began.Add(l.store.lease))
 		case lost[id]:
 			l.lose(ctx, d)
 		default:
