@@ -8,7 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/aymanbagabas/go-udiff"
+	"github.com/aymanbagabas/go-udiff/lcs"
 
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
@@ -43,7 +43,7 @@ func Compare(before, after *driver.Body) Diff {
 	}
 	was, _ := Indent(before.Payload)
 	now, _ := Indent(after.Payload)
-	d.Lines = diffLines(string(was)+"\n", string(now)+"\n") // so that each line ends in a line feed
+	d.Lines = diffLines(string(was), string(now))
 	return d
 }
 
@@ -78,29 +78,38 @@ func Indent(payload []byte) (shown []byte, indented bool) {
 
 const diffContext = 3
 
+// diffLines compares texts by line. A megabyte may have a million lines, for which only the result is allocated.
 func diffLines(before, after string) []wire.DiffLine {
-	unified, err := udiff.ToUnifiedDiff("", "", before, udiff.Lines(before, after), diffContext)
-	if err != nil {
-		return []wire.DiffLine{} // cannot happen: the edits were made from this text
+	was, now := strings.Split(before, "\n"), strings.Split(after, "\n")
+	edits, size := lcs.DiffLines(was, now), 0
+	if len(edits) == 0 {
+		return []wire.DiffLine{}
 	}
-	ops := map[udiff.OpKind]string{udiff.Delete: "-", udiff.Insert: "+", udiff.Equal: " "}
-	gap := wire.DiffLine{Op: "@", Text: "…"}
-	lines := []wire.DiffLine{}
-	last := 0
-	for _, hunk := range unified.Hunks {
-		if len(lines) > 0 {
-			lines = append(lines, gap)
-		}
-		last = hunk.FromLine - 1
-		for _, line := range hunk.Lines {
-			if line.Kind != udiff.Insert {
-				last++
-			}
-			lines = append(lines, wire.DiffLine{Op: ops[line.Kind], Text: strings.TrimSuffix(line.Content, "\n")})
+	for _, e := range edits {
+		size += e.End - e.Start + e.ReplEnd - e.ReplStart + 2*diffContext + 1
+	}
+	lines := make([]wire.DiffLine, 0, size)
+	add := func(op string, texts ...string) {
+		for _, text := range texts {
+			lines = append(lines, wire.DiffLine{Op: op, Text: text})
 		}
 	}
-	if len(lines) > 0 && last < strings.Count(before, "\n") {
-		lines = append(lines, gap)
+	last := max(0, edits[0].Start-diffContext) // the lines of was before it are shown, or left out
+	for _, e := range edits {
+		if e.Start-last > 2*diffContext {
+			add(" ", was[last:last+diffContext]...)
+			add("@", "…")
+			last = e.Start - diffContext
+		}
+		add(" ", was[last:e.Start]...)
+		add("-", was[e.Start:e.End]...)
+		add("+", now[e.ReplStart:e.ReplEnd]...)
+		last = e.End
+	}
+	end := min(last+diffContext, len(was))
+	add(" ", was[last:end]...)
+	if end < len(was) {
+		add("@", "…")
 	}
 	return lines
 }

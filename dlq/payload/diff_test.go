@@ -2,6 +2,7 @@ package payload_test
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +50,27 @@ func TestCompare(t *testing.T) {
 	big := payload.Compare(body(strings.Repeat("a\n", 200_000)), body(strings.Repeat("b\n", 200_000)))
 	require.Len(t, big.Lines, 400_001)
 	require.Less(t, time.Since(began), time.Minute)
+}
+
+// Two viewers of payloads that differ in every line used to take a gigabyte: the whole difference is kept, but nothing
+// that grows next to it.
+func TestCompare_Memory(t *testing.T) { //nolint:paralleltest // it counts the allocations of the process
+	before, after := strings.Repeat("a\n", 1<<19), strings.Repeat("b\n", 1<<19) // 1 MB each
+	var began, ended runtime.MemStats
+	runtime.ReadMemStats(&began)
+	d := payload.Compare(&driver.Body{Payload: []byte(before)}, &driver.Body{Payload: []byte(after)})
+	runtime.ReadMemStats(&ended)
+	require.Len(t, d.Lines, 1<<20+1)
+	require.Less(t, (ended.TotalAlloc-began.TotalAlloc)>>20, uint64(128))
+}
+
+// Two JSON texts that differ only in white space have no changed lines.
+func TestCompare_SameWhenIndented(t *testing.T) {
+	t.Parallel()
+	d := payload.Compare(&driver.Body{Payload: []byte(`{"a":1}`)}, &driver.Body{Payload: []byte(`{"a": 1}`)})
+	require.True(t, d.PayloadChanged)
+	require.Empty(t, d.Lines)
+	require.NotNil(t, d.Lines)
 }
 
 // JSON is indented unless its nesting would make it many times larger. Brackets in texts do not count.

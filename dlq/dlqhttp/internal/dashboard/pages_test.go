@@ -518,6 +518,19 @@ func TestPages_HalfDone(t *testing.T) {
 	}
 }
 
+// A difference of a million lines is not a page of a hundred megabytes, again at each refresh.
+func TestEntry_LongDifference(t *testing.T) {
+	s := newSite(t)
+	id := s.put(t, 1, func(d *envelope.DeadLetter) { d.Message.Payload = []byte(strings.Repeat("a\n", 1<<19)) })
+	_, _, err := s.manager.Edit(t.Context(), id, dlq.Edit{Payload: []byte(strings.Repeat("b\n", 1<<19))}, dlq.By{Actor: "ana"})
+	require.NoError(t, err)
+	w := s.get(access.Viewer, "/entries/1")
+	require.Equal(t, http.StatusOK, w.Code)
+	require.Less(t, w.Body.Len(), 2<<20)
+	require.Contains(t, w.Body.String(), `<div class="gone"><span>−</span><code>a</code></div>`)
+	require.Contains(t, w.Body.String(), "the first 5,000 of 1,048,577 lines")
+}
+
 // An edit that is saved but not sent states the reason: a refusal's for everyone.
 func TestPages_SavedNotSent(t *testing.T) {
 	for name, test := range map[string]struct {
