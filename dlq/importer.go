@@ -274,10 +274,11 @@ func (i *importer) importLines(ctx context.Context, s *spool.Spool, lines [][]by
 		}
 	}
 	again = slices.Concat(again, failed)
-	if err := s.Requeue(ctx, again...); err != nil {
+	// First, because it may fail for as long as its file cannot be written: each repetition would requeue the others.
+	if err := s.Refuse(refused...); err != nil {
 		return err
 	}
-	if err := s.Refuse(refused...); err != nil {
+	if err := s.Requeue(ctx, again...); err != nil {
 		return err
 	}
 	for _, cause := range causes { // at the end: a batch that is repeated raises no second alarm

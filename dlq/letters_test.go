@@ -510,6 +510,40 @@ func TestLetters_RefusedRecordWithoutRoom(t *testing.T) {
 	require.Equal(t, 2, strings.Count(logs.String(), "set aside for a person"))
 }
 
+// A batch that is repeated, because its refused records cannot be set aside, does not append its other records to the
+// spool each time.
+func TestLetters_RefusedRecordWithoutRoomGrowsNothing(t *testing.T) {
+	t.Parallel()
+	store, dir := &faultyStore{Store: newStore(t)}, t.TempDir()
+	var passed atomic.Bool
+	store.refuse = func(_ context.Context, e *dlq.Entry) error {
+		switch {
+		case e.EventID == "message-1": // message-0 may be a batch of its own
+			return dlq.ErrInvalid
+		case passed.Load():
+			return nil
+		default:
+			return errors.New("a table is locked")
+		}
+	}
+	l, logs := newLetters(t, store, dir)
+	blocked := filepath.Join(dir, "0", "refused.damaged")
+	require.NoError(t, os.Mkdir(blocked, 0o700))
+	store.away.Store(true)
+	for n := range 3 {
+		require.NoError(t, l.DeadLetter(t.Context(), death(n)))
+	}
+	waiting := l.Stats().Bytes
+	store.away.Store(false)
+	eventually(t, "it is tried ten times", func() bool { return strings.Count(logs.String(), "refused.damaged") >= 10 })
+	require.Equal(t, waiting, l.Stats().Bytes)
+	passed.Store(true)
+	require.NoError(t, os.Remove(blocked))
+	eventually(t, "all are imported", func() bool { return l.Stats().Bytes == 0 })
+	require.Equal(t, int64(2), count(t, store, dlq.Filter{}))
+	require.Equal(t, int64(1), l.Stats().Refused)
+}
+
 // A letter that the database keeps waiting, because its row is locked, takes neither the time nor the turn of others.
 func TestLetters_SlowRecord(t *testing.T) {
 	t.Parallel()
