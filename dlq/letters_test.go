@@ -518,7 +518,7 @@ func TestLetters_RefusedRecordWithoutRoomGrowsNothing(t *testing.T) {
 	var passed atomic.Bool
 	store.refuse = func(_ context.Context, e *dlq.Entry) error {
 		switch {
-		case e.EventID == "message-1": // message-0 may be a batch of its own
+		case e.EventID == "message-1": // message-0 may be a batch alone
 			return dlq.ErrInvalid
 		case passed.Load():
 			return nil

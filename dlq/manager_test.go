@@ -97,6 +97,32 @@ func TestManager_Redrive(t *testing.T) {
 	require.Len(t, out.sent, 1)
 }
 
+// The death of a redrive that becomes known after an operator has discarded its entry is the consumer's in the audit log,
+// and the discard remains the entry's last change.
+func TestManager_LateDeath(t *testing.T) {
+	t.Parallel()
+	store, out := newStore(t), &outbox{}
+	m := operate(t, store, out)
+	id := stored(t, store, death(1))
+	_, err := m.Redrive(t.Context(), id, ana)
+	require.NoError(t, err)
+	_, err = m.Release(t.Context(), id, ana)
+	require.NoError(t, err)
+	closed, err := m.Discard(t.Context(), id, ana)
+	require.NoError(t, err)
+	late := death(1)
+	late.Message = out.sent[0]
+	require.Equal(t, id, stored(t, store, late))
+	e, err := m.Get(t.Context(), id)
+	require.NoError(t, err)
+	require.Equal(t, []any{dlq.Discarded, 1, "ana"}, []any{e.Status, e.DeathRedrive, e.ChangedBy})
+	require.Equal(t, closed.ChangedAt, e.ChangedAt)
+	records, err := m.Audit(t.Context(), id)
+	require.NoError(t, err)
+	last := records[len(records)-1]
+	require.Equal(t, []any{driver.ActionDie, "consumer billing"}, []any{last.Action, last.Actor})
+}
+
 // A structured message is redriven with its body's counter at 0 and every other byte unchanged.
 func TestManager_RedriveStructured(t *testing.T) {
 	t.Parallel()

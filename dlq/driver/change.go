@@ -344,12 +344,12 @@ func (e Entry) Die(d *Entry) (Entry, PutResult) {
 			e.Status = e.waiting()
 		}
 		e.ResolvedAt, e.ResolvedBy, e.LeaseUntil = time.Time{}, "", time.Time{}
+		e.ChangedAt, e.ChangedBy = d.DiedAt, d.DiedBy()
 	}
 	e.Reason, e.ErrorMessage, e.ErrorCode, e.ErrorClass, e.Rule = d.Reason, d.ErrorMessage, d.ErrorCode, d.ErrorClass,
 		d.Rule
 	e.Cause, e.Fingerprint, e.Attempts, e.Handler = d.Cause, d.Fingerprint, d.Attempts, d.Handler
 	e.DiedAt, e.SeenCount = d.DiedAt, 1
-	e.ChangedAt, e.ChangedBy = d.DiedAt, d.DiedBy()
 	e.Version++
 	return e, DiedAgain
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // Times of successes are from the clocks of consumers: only the same report, again, is old.
@@ -99,8 +100,11 @@ func TestEntry_DieAfterAnotherRedrive(t *testing.T) {
 		"a person had discarded it":     {discarded, 2, at, discarded},
 	} {
 		e := c.before
-		e.ID, e.RedriveCount, e.RedriveBudget = 7, 2, 3
-		after, result := e.Die(&driver.Entry{RedriveOf: 7, DeathRedrive: c.number, DiedAt: c.at, ErrorMessage: "closed"})
+		e.ID, e.RedriveCount, e.RedriveBudget, e.ChangedAt, e.ChangedBy = 7, 2, 3, now, "ana"
+		after, result := e.Die(&driver.Entry{
+			RedriveOf: 7, DeathRedrive: c.number, DiedAt: c.at, ErrorMessage: "closed",
+			Origin: envelope.Origin{Consumer: "billing"},
+		})
 		require.Equal(t, driver.DiedAgain, result, name)
 		require.Equal(t, []any{c.number, c.at, "closed"}, []any{after.DeathRedrive, after.DiedAt, after.ErrorMessage}, name)
 		got := driver.Entry{
@@ -108,5 +112,26 @@ func TestEntry_DieAfterAnotherRedrive(t *testing.T) {
 			ResolvedAt: after.ResolvedAt, ResolvedBy: after.ResolvedBy,
 		}
 		require.Equal(t, c.after, got, name)
+		changed := []any{now, "ana"}
+		if c.after.Status != c.before.Status {
+			changed = []any{c.at, "consumer billing"}
+		}
+		require.Equal(t, changed, []any{after.ChangedAt, after.ChangedBy}, name)
 	}
+}
+
+// A late death does not make an entry look closed earlier: a death of before the closing, reported again, would reopen it.
+func TestEntry_LateDeathKeepsTheClosing(t *testing.T) {
+	t.Parallel()
+	closed := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+	e := driver.Entry{
+		ID: 7, Status: driver.Resolved, RedriveCount: 2, RedriveBudget: 3, SucceededAt: closed, ResolvedAt: closed,
+		ChangedAt: closed, ChangedBy: "redrive",
+	}
+	e, result := e.Die(&driver.Entry{RedriveOf: 7, DeathRedrive: 1, DiedAt: closed.Add(-time.Hour)})
+	require.Equal(t, driver.DiedAgain, result)
+	require.Equal(t, closed, e.ChangedAt)
+	e, result = e.Die(&driver.Entry{DiedAt: closed.Add(-time.Minute)})
+	require.Equal(t, driver.Seen, result)
+	require.Equal(t, driver.Resolved, e.Status)
 }

@@ -293,7 +293,7 @@ func (p *putting) die(ctx context.Context, i int, row, d *dlq.Entry) error {
 			return err
 		}
 		p.audit = append(p.audit, driver.AuditRecord{
-			At: d.DiedAt, Actor: after.ChangedBy, Action: driver.ActionDie, EntryID: row.ID, Run: row.Run,
+			At: d.DiedAt, Actor: d.DiedBy(), Action: driver.ActionDie, EntryID: row.ID, Run: row.Run,
 			From: row.Status, To: after.Status, Version: after.Version,
 			Detail: map[string]string{"error": after.ErrorMessage, "previous_error": row.ErrorMessage},
 		})
