@@ -74,10 +74,8 @@ func (c Config) Redacted() Config {
 		c.Username = "xxxxx"
 	}
 	c.Params = maps.Clone(c.Params)
-	for name := range c.Params {
-		if secretName(name) {
-			c.Params[name] = "xxxxx"
-		}
+	for name, value := range c.Params {
+		c.Params[name] = shownValue(name, value)
 	}
 	return c
 }

@@ -121,7 +121,7 @@ func (d Param) check(value string) error {
 	case d.Secret || secretName(d.Name):
 		return fmt.Errorf("parameter %s: the value %s", d.Name, fault)
 	default:
-		return fmt.Errorf("parameter %s=%q: %s", d.Name, value, fault)
+		return fmt.Errorf("parameter %s=%q: %s", d.Name, shownValue(d.Name, value), fault)
 	}
 }
 

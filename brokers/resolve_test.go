@@ -146,7 +146,9 @@ func TestConfig_NeverShowsSecrets(t *testing.T) {
 		URL:      "kafka://app:hush@h:1,g:2/?sasl-password=hush&group=g",
 		Password: "hush",
 		Group:    "billing",
-		Params:   brokers.Params{"sasl-password": "hush", "prefetch": "3"},
+		Params: brokers.Params{
+			"sasl-password": "hush", "prefetch": "3", "management": "http://u:hush@h", "portal": "http://h?token=hush",
+		},
 	}
 	token := brokers.Config{URL: "nats://h:4222", Username: "hush", Group: "billing"}
 	for _, c := range []brokers.Config{c, token} {

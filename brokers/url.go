@@ -49,9 +49,9 @@ func hidesPassword(u *url.URL) bool {
 	return u.Fragment != "" || strings.Contains(u.EscapedPath()+u.RawQuery, "@")
 }
 
-// Redact returns rawURL with everything that may be a secret replaced by xxxxx: the password, and the values of
-// parameters whose names suggest secrets. It is for logs and errors. A URL that cannot be parsed is reduced to its
-// scheme.
+// Redact returns rawURL with everything that may be a secret replaced by xxxxx: the password, the values of parameters
+// whose names suggest secrets, and the secrets of those that are URLs. It is for logs and errors. A URL that cannot be
+// parsed is reduced to its scheme.
 func Redact(rawURL string) string {
 	u, err := parseURL(rawURL)
 	if err != nil {
@@ -67,9 +67,15 @@ func Redact(rawURL string) string {
 	if u.RawQuery != "" {
 		pairs := strings.Split(u.RawQuery, "&")
 		for i, pair := range pairs {
-			key, _, _ := strings.Cut(pair, "=")
-			if name, err := url.QueryUnescape(key); err != nil || secretName(name) {
-				pairs[i] = key + "=xxxxx"
+			key, raw, _ := strings.Cut(pair, "=")
+			name, badName := url.QueryUnescape(key)
+			value, badValue := url.QueryUnescape(raw)
+			shown := "xxxxx"
+			if badName == nil && badValue == nil {
+				shown = shownValue(name, value)
+			}
+			if shown != value {
+				pairs[i] = key + "=" + url.QueryEscape(shown)
 			}
 		}
 		u.RawQuery = strings.Join(pairs, "&")
@@ -95,6 +101,19 @@ func secretName(name string) bool {
 	}
 	name = strings.ToLower(name)
 	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(name, part) })
+}
+
+// shownValue returns the value of a parameter as Redact shows it. It may be the URL of something else.
+func shownValue(name, value string) string {
+	user, _, at := strings.Cut(value, "@")
+	switch {
+	case secretName(name):
+		return "xxxxx"
+	case at && strings.Contains(user, ":"), strings.Contains(value, "://"):
+		return Redact(value)
+	default:
+		return value
+	}
 }
 
 // secrets lists the secret values of a resolved configuration.

@@ -68,7 +68,11 @@ func TestRedact(t *testing.T) {
 		"amqp:user%3Ap%40h":                    "amqp:xxxxx",
 		"sqlite:queue.db?password=p":           "sqlite:queue.db?password=xxxxx",
 		"amqp://u:p/@h":                        "amqp://(unreadable)",
-		"not a URL":                            "(unreadable URL)",
+		// A password in the URL of a parameter was shown.
+		"amqp://h/?management=http%3A%2F%2Fu%3Ap%40h&x=1": "amqp://h/?management=http%3A%2F%2Fu%3Axxxxx%40h&x=1",
+		"amqp://h/?management=u%3Ap%40h":                  "amqp://h/?management=u%3Axxxxx",
+		"amqp://h/?management=http://h:15672":             "amqp://h/?management=http://h:15672",
+		"not a URL":                                       "(unreadable URL)",
 	} {
 		require.Equal(t, want, brokers.Redact(url), url)
 	}

@@ -32,6 +32,7 @@ brokers:
     username: redrive
     password: s3cret
     delays: [10s, 1m]
+    params: {management: "http://redrive:s3cret@rabbit.internal:15672"}
   log:
     url: kafka://k1:9092,k2:9092
     outcome: reported
@@ -206,6 +207,18 @@ func TestParse_Faults(t *testing.T) {
 			"store: {url: x.db}\nserver: {auth: {proxy: {from: [0.0.0.0/0], default_role: viewer}}}",
 			"everyone",
 		},
+		"password in a URL": {
+			"store: {url: x.db}\nserver: {public_url: 'https://u:hush@h'}",
+			"must be URLs without user and password",
+		},
+		"password in an origin": {
+			"store: {url: x.db}\nserver: {origins: ['https://h', 'https://u:hush@h']}",
+			"must be URLs without user and password",
+		},
+		"password of the provider": {
+			"store: {url: x.db}\nserver: {auth: {oidc: {issuer: 'https://u:hu%sh@h'}}}",
+			"must be URLs without user and password",
+		},
 		"half of TLS": {"store: {url: x.db}\nserver: {tls: {key: k.pem}}", "go together"},
 		"limits":      {"store: {url: x.db}\nserver: {limits: {body: -1}}", "server.limits"},
 		"redaction":   {"store: {url: x.db}\nredaction: {paths: [card]}", "a path begins with $"},
@@ -227,6 +240,7 @@ func TestParse_Faults(t *testing.T) {
 			t.Parallel()
 			_, err := config.Parse([]byte(test.text))
 			require.ErrorContains(t, err, test.want)
+			require.NotRegexp(t, "hush|hu%", err.Error())
 		})
 	}
 }

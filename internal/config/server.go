@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -149,7 +150,9 @@ func (s *Server) validate() error {
 	if s.Auth.OIDC != nil || s.Auth.Stored {
 		auth = append(auth, nil) // made when the store is open
 	}
+	shown := append([]string{s.PublicURL}, s.Origins...)
 	if o := s.Auth.OIDC; o != nil {
+		shown = append(shown, o.Issuer)
 		if _, err := o.login(); err != nil {
 			f.add("server.auth.oidc: %w", err)
 		}
@@ -163,6 +166,12 @@ func (s *Server) validate() error {
 		}
 	}
 	f = append(f, err)
+	if slices.ContainsFunc(shown, func(address string) bool {
+		u, err := url.Parse(address)
+		return err != nil || u.User != nil
+	}) {
+		f.add("server.public_url, origins and auth.oidc.issuer: must be URLs without user and password, which people see")
+	}
 	if (s.TLS.Certificate == "") != (s.TLS.Key == "") {
 		f.add("server.tls: certificate and key go together")
 	}
