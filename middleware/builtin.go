@@ -25,6 +25,7 @@ import (
 	"github.com/failsafe-go/failsafe-go/timeout"
 
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware/internal/errtree"
 )
 
 // builtinRules are in the order of the decision tree: first errors that can never succeed (validation, not found,
@@ -332,7 +333,7 @@ func statusVerdict(status int) Verdict {
 // declare a matching interface without importing grpc: the method is found by name, and Code is called on its result,
 // which must be an unsigned number. The names are constants, so the linker still drops unused methods.
 func grpcStatus(err error) (Verdict, bool) {
-	code, ok := findInTree(err, grpcCode)
+	code, ok := errtree.Find(err, grpcCode)
 	if !ok || code >= uint64(len(grpcCodes)) {
 		return noVerdict()
 	}

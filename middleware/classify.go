@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware/internal/errtree"
 )
 
 // Verdict is the result of classifying an error.
@@ -55,7 +56,7 @@ func validateRules(where string, rules []Rule) error {
 // [ProducedError] is retryable, or deferred, unless it matches [envelope.ErrTooLarge], or a rule that does not match
 // the publisher's error alone.
 func (c *Classifier) Classify(err error) Verdict {
-	err = finite(err)
+	err = errtree.Finite(err)
 	v := c.kind(err)
 	if p, ok := errorAs[*ProducedError](err); ok && v.Kind != KindDefer && !errorIs(err, envelope.ErrTooLarge) {
 		v.Kind, v.Rule = KindRetryable, "produced message not published"
@@ -216,7 +217,7 @@ func mark(err error, m MarkedError) error {
 	if err == nil {
 		return nil
 	}
-	m.Err = finite(err)
+	m.Err = errtree.Finite(err)
 	return &m
 }
 

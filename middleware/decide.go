@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware/internal/errtree"
 )
 
 // Outcome is what happens to a delivery.
@@ -86,7 +87,7 @@ func decideMalformed(a Attempt, err error) Decision {
 }
 
 func (p *Pipeline) decide(m *message.Message, policy *policy, a *attemptContext, err error, now time.Time) Decision {
-	err = finite(err)
+	err = errtree.Finite(err)
 	d := Decision{Verdict: policy.classifier.Classify(err), Attempt: a.attempt(), Err: err}
 	kind := d.Verdict.Kind
 	if errorIs(err, ErrMiswired) { // of a pipeline inside this one: the program is at fault, not the message

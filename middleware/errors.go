@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware/internal/errtree"
 )
 
 var (
@@ -138,7 +139,7 @@ func errorClass(err error) (class string) {
 			class = typeName(err)
 		}
 	}()
-	_, _ = findInTree(lastError(err), func(e error) (uint64, bool) {
+	_, _ = errtree.Find(lastError(err), func(e error) (uint64, bool) {
 		class = typeName(e)
 		return 0, !isWrapper(class)
 	})
@@ -146,8 +147,8 @@ func errorClass(err error) (class string) {
 }
 
 func typeName(err error) string {
-	if e, ok := err.(endless); ok { //nolint:errorlint // it is never wrapped
-		err = e.error
+	if e, ok := err.(errtree.EndlessError); ok { //nolint:errorlint // it is never wrapped
+		err = e.Whole
 	}
 	if t := reflect.TypeOf(err); t != nil {
 		return t.String()
@@ -194,7 +195,7 @@ func (e *PanicError) text() string {
 // Unwrap returns the value if it is an error, so that rules and marks see it.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
-	return finite(err)
+	return errtree.Finite(err)
 }
 
 // newPanicError must be called by the deferred function that recovered value, while the stack still shows the panic.
@@ -227,26 +228,7 @@ func guarded(f func() error) (err error) {
 			err = newPanicError(r)
 		}
 	}()
-	return finite(f())
-}
-
-// mostWrapped is how many errors one may consist of: a batch may join one for each of its rows.
-const mostWrapped = 1 << 16
-
-// endless is an error that wraps itself, or too many others, without them.
-type endless struct{ error }
-
-// finite returns an error that errors.Is, errors.As and our own walks come to the end of: for one that wraps itself
-// they would never return. Every error of foreign code passes through it first, also the value of a panic.
-func finite(err error) error {
-	left := mostWrapped
-	if guardedValue(false, func() bool {
-		_, found := findInTree(err, func(error) (uint64, bool) { left--; return 0, left < 0 })
-		return found
-	}) {
-		return endless{err}
-	}
-	return err
+	return errtree.Finite(f())
 }
 
 // guardedValue calls f and returns otherwise if it panics.

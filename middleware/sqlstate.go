@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/redrive-go/redrive/middleware/internal/errtree"
 )
 
 // sqlState reads the SQL standard's error code, which pgx, lib/pq and others give by this method.
@@ -68,7 +70,7 @@ func sqlStateKind(code string) (Kind, string) {
 // method, so no interface can match it, and importing the driver would add it to every binary. Instead, the field is
 // read by its name and kind from a type of exactly that name; everything else is left alone.
 func mysqlNumber(err error) (Verdict, bool) {
-	number, ok := findInTree(err, mysqlErrorNumber)
+	number, ok := errtree.Find(err, mysqlErrorNumber)
 	if !ok {
 		return noVerdict()
 	}
@@ -78,24 +80,6 @@ func mysqlNumber(err error) (Verdict, bool) {
 	}
 	code := strconv.FormatUint(number, 10)
 	return Verdict{Kind: kind, Rule: fmt.Sprintf("mysql %s: %s", code, why), Code: code}, true
-}
-
-// findInTree calls find for err and the errors that it wraps, until one call reports true. Unlike errors.As it finds
-// types by their names or methods.
-func findInTree(err error, find func(error) (uint64, bool)) (uint64, bool) {
-	for ; err != nil; err = errors.Unwrap(err) {
-		if n, ok := find(err); ok {
-			return n, true
-		}
-		if many, ok := err.(interface{ Unwrap() []error }); ok {
-			for _, branch := range many.Unwrap() {
-				if n, ok := findInTree(branch, find); ok {
-					return n, true
-				}
-			}
-		}
-	}
-	return 0, false
 }
 
 func mysqlErrorNumber(err error) (uint64, bool) {

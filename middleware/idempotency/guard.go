@@ -20,6 +20,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/internal/wait"
 	"github.com/redrive-go/redrive/middleware"
+	"github.com/redrive-go/redrive/middleware/internal/errtree"
 )
 
 // Defaults of a [Config].
@@ -187,6 +188,7 @@ func (g *Guard) run(h message.HandlerFunc, m *message.Message, claim *Claim) (ou
 		}
 	}()
 	out, err = h(m)
+	err = errtree.Finite(err)
 	switch {
 	case err == nil:
 		g.complete(outer, claim, out)
@@ -249,7 +251,7 @@ func (g *Guard) settle(ctx context.Context, change func(ctx context.Context) err
 	defer cancel()
 	pauses := wait.Backoff{First: 50 * time.Millisecond, Longest: time.Second}
 	for try := 1; ; try++ {
-		err := change(ctx)
+		err := errtree.Finite(change(ctx))
 		if err == nil || try == 3 || errors.Is(err, ErrLost) || wait.For(ctx, pauses.After(try)) != nil {
 			return err
 		}
@@ -311,7 +313,7 @@ func (g *Guard) keep(ctx context.Context, cancel context.CancelCauseFunc, claim 
 		began := time.Now()
 		timeout, done := context.WithTimeout(context.WithoutCancel(ctx), interval)
 		defer done()
-		err := g.cfg.Store.Renew(timeout, claim.Key, claim.Owner, g.cfg.Lease)
+		err := errtree.Finite(g.cfg.Store.Renew(timeout, claim.Key, claim.Owner, g.cfg.Lease))
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if err == nil {

@@ -35,6 +35,12 @@ func order(id string) *message.Message { return message.NewMessage(id, []byte("p
 
 var errBoom = errors.New("boom")
 
+// endlessError wraps itself: errors.Is and errors.As never returned, and held the consumer forever.
+type endlessError struct{}
+
+func (endlessError) Error() string   { return "boom" }
+func (e endlessError) Unwrap() error { return e }
+
 func TestGuard_DuplicateDoesNotRunAndReturnsTheSameMessages(t *testing.T) {
 	var runs int
 	h := guard(t).Middleware(func(*message.Message) ([]*message.Message, error) {
@@ -58,8 +64,9 @@ func TestGuard_DuplicateDoesNotRunAndReturnsTheSameMessages(t *testing.T) {
 // Watermill's Deduplicator treats the redelivery of a failed message as a duplicate, and the message is lost.
 func TestGuard_FailedAttemptIsNotDone(t *testing.T) {
 	for name, fail := range map[string]func() error{
-		"Error": func() error { return errBoom },
-		"Panic": func() error { panic(errBoom) },
+		"Error":  func() error { return errBoom },
+		"Panic":  func() error { panic(errBoom) },
+		"Itself": func() error { return endlessError{} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			runs := 0
@@ -73,7 +80,7 @@ func TestGuard_FailedAttemptIsNotDone(t *testing.T) {
 				func() {
 					defer func() { _ = recover() }()
 					_, err := h(order("1"))
-					require.ErrorIs(t, err, errBoom)
+					require.EqualError(t, err, "boom")
 				}()
 			}
 			for range 2 {
@@ -359,7 +366,9 @@ func (s failing) Complete(ctx context.Context, key idempotency.Key, owner int64,
 
 // The store cannot be reached for so long that another worker may have the lease: the handler's context ends.
 func TestGuard_LostLeaseCancelsTheHandler(t *testing.T) {
-	for name, fault := range map[string]error{"Lost": idempotency.ErrLost, "Unreachable": errBoom} {
+	for name, fault := range map[string]error{
+		"Lost": idempotency.ErrLost, "Unreachable": errBoom, "Itself": endlessError{},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := guard(t, func(c *idempotency.Config) {
@@ -380,11 +389,13 @@ func TestGuard_LostLeaseCancelsTheHandler(t *testing.T) {
 
 // The effect has happened: an error would only make it happen again.
 func TestGuard_MarkThatFailsDoesNotFailTheMessage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := guard(t, func(c *idempotency.Config) { c.Store = failing{Store: c.Store, complete: errBoom} })
-		_, err := g.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })(order("1"))
-		require.NoError(t, err)
-	})
+	for _, fault := range []error{errBoom, endlessError{}} {
+		synctest.Test(t, func(t *testing.T) {
+			g := guard(t, func(c *idempotency.Config) { c.Store = failing{Store: c.Store, complete: fault} })
+			_, err := g.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })(order("1"))
+			require.NoError(t, err)
+		})
+	}
 }
 
 func TestGuard_KeysAreOfConsumerAndMessage(t *testing.T) {

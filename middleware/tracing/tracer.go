@@ -18,6 +18,7 @@ import (
 
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/middleware"
+	"github.com/redrive-go/redrive/middleware/internal/errtree"
 )
 
 // Scope is the name of the instrumentation.
@@ -279,6 +280,7 @@ func fail(span trace.Span, err error) {
 	if err == nil {
 		return
 	}
+	err = errtree.Finite(err)
 	if exhausted, ok := errors.AsType[*middleware.ExhaustedError](err); ok {
 		err = exhausted.Err // the outcome has the rest
 	}

@@ -59,6 +59,12 @@ func order(traceparent string) *message.Message {
 	return m
 }
 
+// endlessError wraps itself: errors.As never returned, and held the consumer forever.
+type endlessError struct{}
+
+func (endlessError) Error() string   { return "endless" }
+func (e endlessError) Unwrap() error { return e }
+
 // Without a pipeline the middleware makes the span, whatever the handler does.
 func TestMiddleware_Alone(t *testing.T) {
 	w := newWorld(tracing.Config{})
@@ -75,13 +81,18 @@ func TestMiddleware_Alone(t *testing.T) {
 		return nil, errors.New("no")
 	})(order(parent))
 	require.Error(t, err)
+	_, err = w.tracer.Middleware(func(*message.Message) ([]*message.Message, error) {
+		return nil, endlessError{}
+	})(order(parent))
+	require.EqualError(t, err, "endless")
 	require.Panics(t, func() {
 		_, _ = w.tracer.Middleware(func(*message.Message) ([]*message.Message, error) { panic("no") })(order(parent))
 	})
 	spans := w.spans.GetSpans()
-	require.Len(t, spans, 3)
-	require.Equal(t, []string{"", "no", "the handler panicked, or ended its goroutine"},
-		[]string{spans[0].Status.Description, spans[1].Status.Description, spans[2].Status.Description})
+	require.Len(t, spans, 4)
+	for i, want := range []string{"", "no", "endless", "the handler panicked, or ended its goroutine"} {
+		require.Equal(t, want, spans[i].Status.Description)
+	}
 }
 
 // Attempts may have their own traces, which link to the publish.
