@@ -240,7 +240,8 @@ Observer:    pipelines, // alongside traces: middleware.Observers{pipelines, tra
 and up; ` + "`metrics.off`" + ` in its configuration turns them off, ` + "`metrics.legacy_names`" + ` adds the older names.
 Topic, handler and event have a limited number of values: after the first 100, a new one is "other". Gauges of the
 store, and of what waits in a broker, are the same in every process that watches it: take the maximum. Counters count
-one process: take the sum.
+one process: take the sum. If there are several stores, give the metrics of each the label ` + "`store`" + `, by ConstLabels or
+where Prometheus scrapes them: the alerts and dashboards of deploy/ tell stores apart by it.
 
 Package pipelinestatsd sends the service bus names to a DogStatsD agent. There, each metric can be sampled by its name
 and by the attempt's tag; the two rates multiply, and the agent scales up what it gets. A rate of 0 turns a metric
@@ -363,7 +364,7 @@ func TestDashboardsAndAlerts_QueryExistingMetrics(t *testing.T) {
 			f := families[name]
 			require.NotNil(t, f, "%s: no metric %s", q.where, name)
 			asked[f.GetName()] = true
-			have := append(labelsOf(f), "instance", "job")
+			have := append(labelsOf(f), "instance", "job", "store") // the last three are of the scrape
 			if f.GetType() == dto.MetricType_HISTOGRAM {
 				have = append(have, "le")
 			}
