@@ -42,10 +42,11 @@ type lateBroker struct {
 	name   string
 	open   func(ctx context.Context) (brokers.Broker, error)
 	server bool // set by reach, before the first call
+	looks  bool // for a preview, which shows no faults of brokers
 	logger *slog.Logger
 
 	ctx    context.Context //nolint:containedctx // for attempts to open, which outlive the calls that wait for them
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	begin  sync.Once
 	task   sync.WaitGroup
 	tried  chan struct{} // closed when broker or err is set for the first time
@@ -93,6 +94,10 @@ func (b *lateBroker) attempts() {
 		broker, err := b.open(ctx)
 		cancel()
 		first := b.note(broker, err)
+		if err != nil && b.looks {
+			b.logger.WarnContext(b.ctx, "a broker is not reachable: a redrive through it would fail", "broker", b.name,
+				"error", err)
+		}
 		if err == nil || !b.server {
 			return
 		}
@@ -221,7 +226,7 @@ func (b *lateBroker) Ping(ctx context.Context) error {
 
 // Close implements brokers.Broker. It also ends an attempt to open the broker.
 func (b *lateBroker) Close() error {
-	b.cancel()
+	b.cancel(errNoAnswer)
 	b.begin.Do(func() { b.note(nil, brokers.ErrClosed) })
 	b.task.Wait()
 	if open := b.Unwrap(); open != nil {

@@ -143,6 +143,9 @@ func TestRedrive_OtherBrokerDown(t *testing.T) {
 		args, want string
 		code       int
 	}{
+		{"1 --dry-run", "", exitOK},
+		{"6 --dry-run", "a broker is not reachable: a redrive through it would fail", exitOK},
+		{"--topic mails --dry-run", "open amqp://user:xxxxx@", exitOK},
 		{"1", "", exitOK},
 		{"6", "broker amqp: open amqp://user:xxxxx@", exitError},
 		{"--topic mails --yes", "the run has stopped: entry 6: not published: broker amqp: ", exitPartial},
@@ -152,6 +155,7 @@ func TestRedrive_OtherBrokerDown(t *testing.T) {
 		code, _, faults := command(t, append(args, "--store", store, "--broker", "sqlite:"+queue, "--broker", down)...)
 		require.Equal(t, c.code, code, "%s: %s", c.args, faults)
 		require.Contains(t, faults, c.want, c.args)
+		require.Equal(t, c.want != "", strings.Contains(faults, "amqp"), c.args)
 	}
 }
 
@@ -164,7 +168,7 @@ func newLate(t *testing.T, server bool, open func(ctx context.Context) (brokers.
 		name: "rabbit", server: server, logger: slog.New(slog.NewTextHandler(log, nil)), open: open,
 		tried: make(chan struct{}),
 	}
-	b.ctx, b.cancel = context.WithCancel(t.Context())
+	b.ctx, b.cancel = context.WithCancelCause(t.Context())
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b, log
 }
@@ -295,6 +299,15 @@ func TestLateBroker_Command(t *testing.T) {
 		}
 		require.Equal(t, 1, tries)
 		require.Empty(t, log.String())
+
+		frozen, log := newLate(t, false, func(ctx context.Context) (brokers.Broker, error) {
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		})
+		frozen.looks = true
+		require.Error(t, frozen.Ping(short))
+		require.NoError(t, frozen.Close())
+		require.Contains(t, log.String(), "no answer")
 
 		unused, _ := newLate(t, false, nil)
 		require.NoError(t, unused.Close())
