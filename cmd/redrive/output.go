@@ -249,6 +249,9 @@ func (a *app) printJQ(value any) error {
 			return usagef("--jq: %v", err)
 		}
 		if text, ok := result.(string); ok {
+			if isTerminal(a.out) {
+				text = printable(text, true)
+			}
 			if _, err := fmt.Fprintln(a.out, text); err != nil {
 				return err
 			}

@@ -105,6 +105,19 @@ func TestProgress(t *testing.T) {
 	require.Empty(t, screen())
 }
 
+// Strings of --jq are as they are for programs, and control no terminal.
+func TestTerminal_JQ(t *testing.T) {
+	file, screen := terminal(t)
+	var piped bytes.Buffer
+	for _, out := range []io.Writer{file, &piped} {
+		a := &app{out: out}
+		a.flags.jq = ".text, [.text]"
+		require.NoError(t, a.printOne(map[string]string{"text": hostile + "\nb\tc"}, nil))
+	}
+	require.NotRegexp(t, unprintable, strings.ReplaceAll(screen(), "\r\n", "\n"))
+	require.True(t, strings.HasPrefix(piped.String(), hostile+"\nb\tc\n"), piped.String())
+}
+
 // In a terminal of 80 columns no line of a table is wider, and times are relative; -o wide and programs get everything.
 func TestTerminal_TablesFit(t *testing.T) {
 	hermetic(t)
