@@ -97,8 +97,8 @@ func TestManager_Redrive(t *testing.T) {
 	require.Len(t, out.sent, 1)
 }
 
-// The death of a redrive that becomes known after an operator has discarded its entry is the consumer's in the audit log,
-// and the discard remains the entry's last change.
+// The death of a redrive that becomes known after an operator has discarded its entry is the consumer's in the audit
+// log, and the discard remains the entry's last change.
 func TestManager_LateDeath(t *testing.T) {
 	t.Parallel()
 	store, out := newStore(t), &outbox{}

@@ -112,15 +112,16 @@ func TestEntry_DieAfterAnotherRedrive(t *testing.T) {
 			ResolvedAt: after.ResolvedAt, ResolvedBy: after.ResolvedBy,
 		}
 		require.Equal(t, c.after, got, name)
-		changed := []any{now, "ana"}
+		at, by := now, "ana"
 		if c.after.Status != c.before.Status {
-			changed = []any{c.at, "consumer billing"}
+			at, by = c.at, "consumer billing"
 		}
-		require.Equal(t, changed, []any{after.ChangedAt, after.ChangedBy}, name)
+		require.Equal(t, []any{at, by}, []any{after.ChangedAt, after.ChangedBy}, name)
 	}
 }
 
-// A late death does not make an entry look closed earlier: a death of before the closing, reported again, would reopen it.
+// A late death does not make an entry look closed earlier: a death of before the closing, reported again, would reopen
+// it.
 func TestEntry_LateDeathKeepsTheClosing(t *testing.T) {
 	t.Parallel()
 	closed := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
