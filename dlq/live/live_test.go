@@ -22,6 +22,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/live"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -174,6 +175,39 @@ func TestMonitor_DueTimes(t *testing.T) {
 		time.Sleep(time.Hour) // virtual
 		synctest.Wait()
 		require.Zero(t, s.store.report().Queues[0].Waiting)
+	})
+}
+
+// Due retries are forgotten without a report, too: while the store does not respond, they neither count as waiting nor
+// take the place of those that wait.
+func TestMonitor_DueTimesWithoutReports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		monitor, err := live.New(live.Config{Service: "billing", Store: &answers{}})
+		require.NoError(t, err)
+		retry := func(n int, delay time.Duration) {
+			for range n {
+				monitor.RetryScheduled(t.Context(), middleware.RetryScheduled{
+					Delivery: &middleware.Delivery{Origin: &envelope.Origin{}}, Decision: middleware.Decision{Delay: delay},
+				})
+			}
+		}
+		const most = 100_000 // times that are kept
+		for range 2 {
+			retry(most, 5*time.Second)
+			time.Sleep(10 * time.Second) // virtual
+			synctest.Wait()
+		}
+		retry(7, 30*time.Minute)
+		q := monitor.Report(time.Now()).Queues[0]
+		require.Equal(t, int64(7), q.Waiting)
+		require.Equal(t, []driver.DueCount{{Within: time.Hour, Messages: 7}}, q.Due)
+		require.Equal(t, time.Now().Add(30*time.Minute).UTC(), q.Next)
+
+		retry(most, time.Hour) // more than are kept
+		require.Equal(t, int64(most+7), monitor.Report(time.Now()).Queues[0].Waiting)
+		time.Sleep(2 * time.Hour) // virtual
+		synctest.Wait()
+		require.Zero(t, monitor.Report(time.Now()).Queues[0].Waiting)
 	})
 }
 

@@ -210,7 +210,8 @@ func (m *Monitor) RetryScheduled(_ context.Context, e middleware.RetryScheduled)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if q := m.queueOf(e.Delivery); q != nil {
-		q.due.add(time.Now().Add(e.Decision.Delay))
+		now := time.Now()
+		q.due.add(now, now.Add(e.Decision.Delay))
 	}
 }
 
@@ -225,9 +226,10 @@ func (m *Monitor) BreakerChanged(_ context.Context, e middleware.BreakerChanged)
 	}
 }
 
-// dueTimes has when retries are due. A report forgets due ones, because the broker may deliver them to any process.
+// dueTimes has when retries are due. Due ones are forgotten, because the broker may deliver them to any process.
 type dueTimes struct {
-	times []time.Time
+	times     []time.Time
+	forgotten time.Time // when due ones were last forgotten
 	// more counts the retries beyond maxDue; last is when the last of them is due.
 	more int64
 	last time.Time
@@ -236,14 +238,23 @@ type dueTimes struct {
 // maxDue limits the times that a queue keeps: 24 bytes each.
 const maxDue = 100_000
 
-func (d *dueTimes) add(at time.Time) {
+func (d *dueTimes) add(now, at time.Time) {
+	if len(d.times) == maxDue && now.Sub(d.forgotten) >= time.Second { // without a report; it reads all of them
+		d.forget(now)
+	}
 	if len(d.times) < maxDue {
 		d.times = append(d.times, at)
 		return
 	}
 	d.more++
-	if at.After(d.last) {
-		d.last = at
+	d.last = slices.MaxFunc([]time.Time{d.last, at}, time.Time.Compare)
+}
+
+func (d *dueTimes) forget(now time.Time) {
+	d.forgotten = now
+	d.times = slices.DeleteFunc(d.times, func(at time.Time) bool { return !at.After(now) })
+	if !d.last.After(now) {
+		d.more = 0
 	}
 }
 
@@ -252,22 +263,11 @@ var dueSteps = []time.Duration{10 * time.Second, time.Minute, 10 * time.Minute, 
 
 // counts returns how many wait, when the first is due, and how many are due within each step.
 func (d *dueTimes) counts(now time.Time) (waiting int64, next time.Time, due []driver.DueCount) {
-	d.times = slices.DeleteFunc(d.times, func(at time.Time) bool { return !at.After(now) })
-	if !d.last.After(now) {
-		d.more = 0
-	}
-	if len(d.times) == 0 && d.more == 0 {
-		return 0, next, nil
-	}
+	d.forget(now)
 	numbers := make([]int64, len(dueSteps))
 	numbers[len(dueSteps)-1] = d.more
 	for _, at := range d.times {
-		for i, step := range dueSteps {
-			if step == 0 || at.Sub(now) <= step {
-				numbers[i]++
-				break
-			}
-		}
+		numbers[slices.IndexFunc(dueSteps, func(step time.Duration) bool { return step == 0 || at.Sub(now) <= step })]++
 	}
 	for i, n := range numbers {
 		if n > 0 {
