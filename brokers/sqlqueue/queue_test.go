@@ -92,6 +92,7 @@ func TestPublish_WaitsForOtherWriters(t *testing.T) {
 		published := make(chan error, 1)
 		go func() { published <- b.Publisher().Publish("orders", message.NewMessage("1", nil)) }()
 		time.Sleep(5 * time.Second) // virtual
+		synctest.Wait()
 		exec("ROLLBACK")
 		require.NoError(t, <-published)
 		require.NoError(t, conn.Close())

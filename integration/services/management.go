@@ -81,21 +81,6 @@ func (m *Management) Connections(ctx context.Context, vhost string) ([]Connectio
 	return get[[]Connection](ctx, m, "vhosts", vhost, "connections")
 }
 
-// CloseConnections closes every connection to a virtual host, as an operator would, and returns their number. A new
-// connection is listed up to a second late.
-func (m *Management) CloseConnections(ctx context.Context, vhost string) (int, error) {
-	connections, err := m.Connections(ctx, vhost)
-	if err != nil {
-		return 0, err
-	}
-	for _, c := range connections {
-		if err := m.Do(ctx, http.MethodDelete, nil, nil, "connections", c.Name); err != nil {
-			return 0, err
-		}
-	}
-	return len(connections), nil
-}
-
 // AddVHost creates a virtual host that the guest user may use.
 func (m *Management) AddVHost(ctx context.Context, name string) error {
 	if err := m.Do(ctx, http.MethodPut, struct{}{}, nil, "vhosts", name); err != nil {

@@ -106,7 +106,6 @@ func TestManagement(t *testing.T) {
 	conn, err := amqp.Dial(u.String())
 	require.NoError(t, err)
 	defer conn.Close()
-	closed := conn.NotifyClose(make(chan *amqp.Error, 1))
 	ch, err := conn.Channel()
 	require.NoError(t, err)
 	_, err = ch.QueueDeclare("a/b c", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
@@ -117,17 +116,6 @@ func TestManagement(t *testing.T) {
 	queue, err := m.Queue(t.Context(), vhost, "a/b c")
 	require.NoError(t, err)
 	require.Equal(t, "quorum", queue.Type)
-
-	await.True(t, func() bool {
-		n, err := m.CloseConnections(t.Context(), vhost)
-		return err == nil && n == 1
-	})
-	select {
-	case reason := <-closed:
-		require.Equal(t, amqp.ConnectionForced, reason.Code)
-	case <-time.After(await.Patience):
-		t.Fatal("the connection is still open")
-	}
 }
 
 func TestRabbitMQOf_SurvivesTheLossOfALeader(t *testing.T) {

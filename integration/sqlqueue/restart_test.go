@@ -66,7 +66,7 @@ func TestFailover_ToAReadOnlyServer(t *testing.T) {
 	for _, prefix := range []string{"", "watermill+"} {
 		t.Run(prefix+"postgres", func(t *testing.T) {
 			t.Parallel()
-			// A server of its own: watermill-sql delivers nothing while another test has an open transaction.
+			// It is not shared: watermill-sql delivers nothing while another test has an open transaction.
 			server, log := services.Postgres(t, services.PostgresConfig{}), &logbuffer.Buffer{}
 			url := server.Database(t)
 			queue, err := brokers.OpenConfig(t.Context(), brokers.Config{
