@@ -329,8 +329,7 @@ func TestClaim_OldSettlementsIgnoreRowsWithReusedIDs(t *testing.T) {
 	for range n {
 		old = append(old, receive(t, messages))
 	}
-	_, err = db.ExecContext(t.Context(), "TRUNCATE redrive_queue_messages, redrive_queue_leases RESTART IDENTITY")
-	require.NoError(t, err)
+	operate(t, db, "TRUNCATE redrive_queue_messages, redrive_queue_leases RESTART IDENTITY")
 
 	require.NoError(t, ours.Publisher().Publish("marks", batch(1)...)) // gets the first row and the first lease
 	mark := receive(t, marks)

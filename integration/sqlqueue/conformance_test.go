@@ -12,6 +12,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/brokertest"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // TestConformance runs the conformance suite, including Watermill's, on every server.
@@ -86,7 +87,15 @@ func truncate(t *testing.T, db *sql.DB) {
 		statements[0] += ", redrive_queue_leases RESTART IDENTITY"
 	}
 	for _, statement := range statements {
-		_, err := db.ExecContext(t.Context(), statement)
-		require.NoError(t, err)
+		operate(t, db, statement)
 	}
+}
+
+// operate runs an operator's statement. It is repeated where the server ends it because of the consumers' locks.
+func operate(t *testing.T, db *sql.DB, statement string) {
+	t.Helper()
+	require.NoError(t, sqldb.PostgreSQL.Retry(t.Context(), db, nil, sqldb.MySQL.Conflict, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(t.Context(), statement)
+		return err
+	}))
 }

@@ -2,6 +2,7 @@ package watermill_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"maps"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // ledger records the handled messages.
@@ -137,8 +139,11 @@ func TestDeleted_TopicsAreRecreated(t *testing.T) {
 			t.Helper()
 			db := openDB(t, url)
 			for _, table := range []string{"watermill_" + topic, "watermill_offsets_" + topic} {
-				_, err := db.ExecContext(t.Context(), strings.ReplaceAll(statement, "?", table))
-				require.NoError(t, err)
+				// repeated where the server ends it because of the consumers' locks
+				require.NoError(t, sqldb.PostgreSQL.Retry(t.Context(), db, nil, sqldb.MySQL.Conflict, func(tx *sql.Tx) error {
+					_, err := tx.ExecContext(t.Context(), strings.ReplaceAll(statement, "?", table))
+					return err
+				}))
 			}
 		}
 	}
