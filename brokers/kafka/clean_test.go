@@ -3,6 +3,7 @@ package kafka_test
 import (
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/kafka"
@@ -66,6 +68,43 @@ func TestClean_FinishedRetriesAreNotRedelivered(t *testing.T) {
 	require.NoError(t, b.Publisher().Publish(topic, newMessage("3", "")))
 	receiveID(t, messages, "3").Ack()
 	nothingMore(t, messages)
+}
+
+// Every topic, and for each of its partitions all of its partitions, used to be looked up on their own: with many, that
+// took longer than the time for cleaning.
+func TestClean_LooksUpAllTopicsTogether(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	topic := name("orders")
+	b := open(t, c, "commit-interval=20ms")
+	messages := subscribe(t, b, topic)
+	delays := []time.Duration{0, 200 * time.Millisecond, 500 * time.Millisecond, time.Second}
+	for range delays {
+		require.NoError(t, b.Publisher().Publish(topic, newMessage("1", "")))
+	}
+	for _, d := range delays {
+		retryIn(t, b, receive(t, messages), d)
+	}
+	for range delays {
+		receive(t, messages).Ack()
+	}
+	var lookups, cleaned atomic.Int32
+	c.Control(func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		switch r := r.(type) {
+		case *kmsg.OffsetCommitRequest:
+			lookups.Store(0)
+		case *kmsg.MetadataRequest:
+			lookups.Add(1)
+		case *kmsg.DeleteRecordsRequest:
+			require.Len(t, r.Topics, len(delays))
+			cleaned.Store(lookups.Load())
+		}
+		return nil, nil, false
+	})
+	require.NoError(t, b.Close())
+	require.Positive(t, cleaned.Load())
+	require.LessOrEqual(t, cleaned.Load(), int32(3), "the list of all topics, these topics, and their leaders")
 }
 
 // An existing group whose position is no longer in the topic resumes at the oldest record, even with offset=newest,

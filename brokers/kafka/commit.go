@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -291,15 +292,19 @@ func (s *subscription) deleteRecords(ctx context.Context, committed map[topicPar
 	if err != nil {
 		return err
 	}
-	finished, ours := kadm.Offsets{}, map[string]bool{} // by topic
-	for at, done := range committed {
+	ours := map[string]bool{} // by topic
+	for at := range committed {
 		if _, known := ours[at.topic]; !known {
 			ours[at.topic] = s.isOurs(ctx, at.topic, all)
 		}
-		if !ours[at.topic] || done.offset <= 0 {
-			continue
-		}
-		if now, err := s.b.topics.leader(ctx, at, freshAge); err == nil && !now.topic.differs(done.id) {
+	}
+	now, err := s.b.topics.describe(ctx, slices.Collect(maps.Keys(ours)))
+	if err != nil {
+		return err
+	}
+	finished := kadm.Offsets{}
+	for at, done := range committed {
+		if topic := now[at.topic]; ours[at.topic] && done.offset > 0 && topic.err == nil && !topic.id.differs(done.id) {
 			finished.AddOffset(at.topic, at.partition, done.offset, -1)
 		}
 	}
