@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -153,7 +154,7 @@ func (b *transport) probe(ctx context.Context, leader int32, at topicPartition) 
 		return nil
 	}
 	for range probes {
-		stamp, err := b.stamp(ctx, at)
+		stamp, err := b.stamp(ctx, leader, at)
 		if err != nil {
 			return err
 		}
@@ -162,11 +163,17 @@ func (b *transport) probe(ctx context.Context, leader int32, at topicPartition) 
 	return nil
 }
 
-// stamp returns the leader's clock when it stored a record, by reading the record back. If the topic keeps the
-// producer's timestamps, because it was created by others, there is no other clock than ours.
-func (b *transport) stamp(ctx context.Context, at topicPartition) (time.Time, error) {
+// stamp returns the leader's clock when it stored a record, by reading the record back. It fails if another broker may
+// have stored it. If the topic keeps the producer's timestamps, because it was created by others, there is no other
+// clock than ours.
+func (b *transport) stamp(ctx context.Context, leader int32, at topicPartition) (time.Time, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue)
 	defer cancel()
+	f := fetcher{b: b, topicPartition: at, moved: true}
+	before, err := f.leader(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
 	r := &kgo.Record{
 		Topic: at.topic, Partition: at.partition,
 		Headers: []kgo.RecordHeader{header(headerControl, controlProbe)},
@@ -174,10 +181,12 @@ func (b *transport) stamp(ctx context.Context, at topicPartition) (time.Time, er
 	if err := errors.Join(b.waits.send(ctx, []*kgo.Record{r})...); err != nil {
 		return time.Time{}, err
 	}
-	f := fetcher{b: b, topicPartition: at}
 	stored, err := f.at(ctx, r.Offset)
 	if err != nil {
 		return time.Time{}, err
+	}
+	if after, err := f.leader(ctx); err != nil || after != before || after.id != leader {
+		return time.Time{}, errors.Join(kerr.NotLeaderForPartition, err)
 	}
 	return stored.Timestamp, nil
 }

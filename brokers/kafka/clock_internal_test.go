@@ -4,12 +4,17 @@ import (
 	"context"
 	"errors"
 	"hash/crc32"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/redrive-go/redrive/brokers"
 )
 
 func TestClocks_AreNeverAheadOfTheBroker(t *testing.T) {
@@ -82,6 +87,28 @@ func TestProbe_WaitsForAnotherOnlyAsLongAsItsOwnPartition(t *testing.T) {
 		defer giveUp()
 		require.ErrorIs(t, b.probe(ctx, 1, topicPartition{}), ended)
 	})
+}
+
+// Between the look at who leads a partition and the probe it may get another leader. Its time used to count as that of
+// the broker that was asked for: if it was ahead, the waits on that broker ended early by as much.
+func TestProbe_OfAnotherLeaderIsNotTheBrokersTime(t *testing.T) {
+	t.Parallel()
+	c, err := kfake.NewCluster(kfake.NumBrokers(2), kfake.SeedTopics(1, "orders_retry.100"))
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	opened, err := brokers.Open(t.Context(), "kafka://"+strings.Join(c.ListenAddrs(), ","))
+	require.NoError(t, err)
+	b, at := opened.(*Broker).t, topicPartition{topic: "orders_retry.100"}
+	t.Cleanup(func() { require.NoError(t, opened.Close()) })
+	for _, leader := range []int32{1, 0} {
+		require.NoError(t, c.MoveTopicPartition(at.topic, at.partition, leader))
+		require.ErrorIs(t, b.probe(t.Context(), 1-leader, at), kerr.NotLeaderForPartition)
+		_, known := b.clocks.now(1 - leader)
+		require.False(t, known)
+	}
+	require.NoError(t, b.probe(t.Context(), 0, at))
+	_, known := b.clocks.now(0)
+	require.True(t, known)
 }
 
 // A record that the previous leader of a partition has timestamped used to correct the clock of the next one: if the

@@ -36,7 +36,7 @@ func (b *transport) counts(w waiter) {
 // topic for short waits. A first-delivery delay that spans several topics counts as a retry from the second on.
 //
 // Messages that wait behind an earlier one of their key (order=key) are those that the group has not committed in its
-// parking topic, with the kind brokers.DepthParked.
+// parking topic, with the kind brokers.DepthParked. A key that a dead letter blocks (order-dead=block) counts as one.
 func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	return b.Broker.Depths(ctx, b.t)
 }

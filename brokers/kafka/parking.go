@@ -310,7 +310,7 @@ func (o *keyOrder) waitFor(key string, lot *tracker, accounted func(*keyState) b
 }
 
 // Release lets a key continue that a dead letter blocks with order-dead=block, if the dead letter will not be redriven.
-// It returns when the request is durable.
+// It returns when the request is durable. After an error, the key may continue nevertheless; call it again.
 func (b *Broker) Release(ctx context.Context, topic, group string, key []byte) error {
 	t := b.t
 	ctx, cancel := context.WithTimeoutCause(ctx, t.cfg.PublishTimeout, t.overdue)
