@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -33,7 +34,8 @@ type MoveConfig struct {
 // delivers it twice.
 //
 // It ends with an error as soon as the new broker refuses a message for good: [ErrTooLarge], [ErrUnroutable] or
-// [ErrUnsupported]. The message is then still on the old broker. Everything else is tried again.
+// [ErrUnsupported]. The message is then still on the old broker. Everything else, such as a missing permission, is
+// tried again for five minutes.
 //
 // It reads as a member of the consumer's group, so the consumer itself may run on both brokers in the meantime. End it
 // when nothing is published to the old broker any more and nothing waits there: see DepthReporter.
@@ -48,6 +50,7 @@ func Move(ctx context.Context, cfg MoveConfig) error {
 	if cfg.Concurrency > 0 {
 		opts = append(opts, WithConcurrency(cfg.Concurrency))
 	}
+	caller := ctx
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	sub := cfg.From.Subscriber(opts...)
@@ -56,22 +59,26 @@ func Move(ctx context.Context, cfg MoveConfig) error {
 		return fmt.Errorf("brokers: move %s: %w", cfg.Topic, errors.Join(err, sub.Close()))
 	}
 	var moving sync.WaitGroup
+	var failing sync.Map // ids of messages to the time of their first failure
 	for m := range messages {
-		moving.Go(func() { cfg.move(m, stop) }) //nolint:contextcheck // each message has its own
+		moving.Go(func() { cfg.move(m, &failing, stop) }) //nolint:contextcheck // each message has its own
 	}
 	moving.Wait()
-	if refusal := context.Cause(ctx); refused(refusal) {
+	if refusal := context.Cause(ctx); !errors.Is(refusal, context.Cause(caller)) {
 		return errors.Join(refusal, sub.Close())
 	}
 	return sub.Close()
 }
+
+// movePatience is for how long a message is tried again: longer than a broker takes to restart.
+const movePatience = 5 * time.Minute
 
 func refused(err error) bool {
 	return errors.Is(err, ErrTooLarge) || errors.Is(err, ErrUnroutable) || errors.Is(err, ErrUnsupported)
 }
 
 // move moves one message. If the new broker rejects it, it is redelivered after a pause, or later if stop is called.
-func (cfg *MoveConfig) move(m *message.Message, stop context.CancelCauseFunc) {
+func (cfg *MoveConfig) move(m *message.Message, failing *sync.Map, stop context.CancelCauseFunc) {
 	moved := m.Copy()
 	ctx := context.WithoutCancel(m.Context())
 	origin := envelope.Origin{Broker: cfg.To.Capabilities().Scheme, Topic: cfg.Topic, Consumer: cfg.Consumer}
@@ -79,7 +86,8 @@ func (cfg *MoveConfig) move(m *message.Message, stop context.CancelCauseFunc) {
 		origin.Key = from.Key
 	}
 	if err := cfg.To.Reschedule(ctx, origin, moved, 0); err != nil {
-		if refused(err) {
+		since, _ := failing.LoadOrStore(m.UUID, time.Now())
+		if refused(err) || time.Since(since.(time.Time)) > movePatience {
 			stop(fmt.Errorf("brokers: move %s: the new broker refuses message %s; it is still on the old one: remove the "+
 				"cause or handle it there, then move the rest: %w", cfg.Topic, m.UUID, err))
 		}
@@ -87,6 +95,7 @@ func (cfg *MoveConfig) move(m *message.Message, stop context.CancelCauseFunc) {
 		return
 	}
 	m.Ack()
+	failing.Delete(m.UUID)
 	if cfg.Moved != nil {
 		cfg.Moved(m)
 	}

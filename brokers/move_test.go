@@ -76,16 +76,19 @@ func (r *refusing) Reschedule(context.Context, envelope.Origin, *message.Message
 	return r.fault
 }
 
-// What the new broker refuses for good was repeated without end. Now it ends the move, and stays on the old broker.
+// What the new broker refuses was repeated without end. Now it ends the move, and stays on the old broker: at once if it
+// is final, such as a message that is too large, and otherwise, such as a missing permission, after a while.
 func TestMove_ARefusalEndsIt(t *testing.T) {
 	for name, c := range map[string]struct {
-		fault error
-		final bool
+		fault  error
+		cancel time.Duration
+		final  bool
 	}{
-		"TooLarge":    {brokers.ErrTooLarge, true},
-		"Unroutable":  {brokers.ErrUnroutable, true},
-		"Unsupported": {brokers.ErrUnsupported, true},
-		"Temporary":   {errors.New("connection lost"), false},
+		"TooLarge":    {brokers.ErrTooLarge, time.Minute, true},
+		"Unroutable":  {brokers.ErrUnroutable, time.Minute, true},
+		"Unsupported": {brokers.ErrUnsupported, time.Minute, true},
+		"Temporary":   {errors.New("connection lost"), time.Minute, false},
+		"Other":       {errors.New("user may not publish"), time.Hour, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -93,7 +96,7 @@ func TestMove_ARefusalEndsIt(t *testing.T) {
 				require.NoError(t, err)
 				to := &refusing{Broker: from, fault: c.fault}
 				require.NoError(t, from.Publisher().Publish("orders", message.NewMessage("m", nil)))
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				ctx, cancel := context.WithTimeout(t.Context(), c.cancel)
 				defer cancel()
 				err = brokers.Move(ctx, brokers.MoveConfig{From: from, To: to, Topic: "orders", Consumer: "billing"})
 				if c.final {
