@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net/url"
 	"regexp"
 	"strings"
@@ -124,7 +123,7 @@ var passing = regexp.MustCompile(
 
 // notReady marks what the client says about a server that is down, and about a cluster that has no leader yet.
 func notReady(err error) error {
-	if errors.Is(err, nats.ErrNoServers) || errors.Is(err, nats.ErrTimeout) || temporary(err, math.MaxInt) ||
+	if errors.Is(err, nats.ErrNoServers) || errors.Is(err, nats.ErrTimeout) || unavailable(err) ||
 		passing.MatchString(err.Error()) {
 		return fmt.Errorf("%w: %w", driver.ErrTemporary, err)
 	}

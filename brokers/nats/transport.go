@@ -116,13 +116,18 @@ func ask[T any](ctx context.Context, request func(context.Context) (T, error)) (
 
 // temporary reports whether to repeat a request after n attempts. nats-server 2.12 deletes the files of a deleted
 // stream in the background, and until then may fail to create another with its name; a cluster that starts has too few
-// servers for a stream's replicas, and so has one that is too small. What has all its replicas on servers that restart
-// is offline.
+// servers for a stream's replicas, and so has one that is too small.
 func temporary(err error, n int) bool {
-	const noPeers, notAvailable, streamCreate, few = 10005, 10008, 10049, 10 // over 4 s
-	const streamOffline, consumerOffline = 10118, 10119
+	const noPeers, streamCreate, few = 10005, 10049, 10 // over 4 s
+	return unavailable(err) || n < few && (hasCode(err, streamCreate) || hasCode(err, noPeers))
+}
+
+// unavailable reports whether JetStream has no leader or does not answer. What has all its replicas on servers that
+// restart is offline.
+func unavailable(err error) bool {
+	const notAvailable, streamOffline, consumerOffline = 10008, 10118, 10119
 	return errors.Is(err, context.DeadlineExceeded) || hasCode(err, notAvailable) || hasCode(err, streamOffline) ||
-		hasCode(err, consumerOffline) || n < few && (hasCode(err, streamCreate) || hasCode(err, noPeers))
+		hasCode(err, consumerOffline)
 }
 
 // Readers implements driver.ReaderCounter. The server counts requests for messages. A process whose window is full has
