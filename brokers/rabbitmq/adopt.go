@@ -120,18 +120,15 @@ func (p *Plan) compareQueue(ctx context.Context, d *declarer, q Queue) ([]Bindin
 		return nil, nil
 	}
 	expected := q
-	if known := p.design.argsOf(q.Name); known != nil { // each that differs costs a channel, and lines in the broker's log
-		expected.Args = known
+	if known, ok := p.design.declared.Load(q.Name); ok { // each that differs costs a channel, and lines in the broker's log
+		expected.Args = known.(amqp.Table)
 	}
 	args, err := d.readArguments(ctx, expected)
-	if !waits {
-		p.design.known.Store(q.Name, args) // as far as they can be seen
-		return nil, nil
-	}
-	if isRefused(err) {
+	p.design.declared.Store(q.Name, args) // as far as they can be seen
+	if waits && isRefused(err) {
 		return nil, nil // a user who may not declare it cannot see its arguments: the first retry reports a fault
 	}
-	if err != nil {
+	if waits && err != nil {
 		return nil, fmt.Errorf("rabbitmq: look at queue %q: %w", q.Name, err)
 	}
 	if ours { // only its time to live may differ
@@ -143,29 +140,37 @@ func (p *Plan) compareQueue(ctx context.Context, d *declarer, q Queue) ([]Bindin
 			return nil, err
 		}
 	}
-	if err := p.addPolicies(ctx, q.Name, args); err != nil {
+	if args, err = p.withPolicies(ctx, q.Name, args); err != nil {
 		return nil, err
 	}
 	p.design.known.Store(q.Name, args)
+	if !waits {
+		return nil, nil
+	}
 	return p.returnBindings(path, args)
 }
 
-// addPolicies adds to the arguments of a queue what policies set, if the management API is configured.
-func (p *Plan) addPolicies(ctx context.Context, queue string, args amqp.Table) error {
+// withPolicies returns the arguments of a queue and what policies set, if the management API is configured. Of two
+// limits the lower one applies.
+func (p *Plan) withPolicies(ctx context.Context, queue string, args amqp.Table) (amqp.Table, error) {
 	if p.design.management == nil {
-		return nil
+		return args, nil
 	}
 	policy, err := p.design.management.policy(ctx, queue)
 	if err != nil {
-		return fmt.Errorf("rabbitmq: look at the policies of queue %q: %w", queue, err)
+		return nil, fmt.Errorf("rabbitmq: look at the policies of queue %q: %w", queue, err)
 	}
-	for _, key := range []string{"dead-letter-exchange", "dead-letter-routing-key", "message-ttl"} {
+	args = maps.Clone(args)
+	for _, key := range []string{"dead-letter-exchange", "dead-letter-routing-key", "message-ttl", "delivery-limit"} {
 		value, set := policy.Definition[key]
-		if _, has := args["x-"+key]; set && !has {
+		have, has := args["x-"+key]
+		limit, limits := integer(value)
+		most, _ := integer(have)
+		if set && (!has || limits && uint64(limit) < uint64(most)) { //nolint:gosec // G115: a negative one is no limit
 			args["x-"+key] = value
 		}
 	}
-	return nil
+	return args, nil
 }
 
 // returnBindings returns the bindings that lead from a wait queue with these arguments to its consumer's queue. If none
@@ -253,6 +258,7 @@ func (d *declarer) readArguments(ctx context.Context, q Queue) (amqp.Table, erro
 // applyTo sets the argument in args to the queue's value.
 func (e *ArgumentError) applyTo(args amqp.Table) {
 	number, err := strconv.ParseInt(e.Have, 10, 64)
+	_, text := args[e.Argument].(string) // RabbitMQ 3 does not name the types of two different values
 	switch {
 	case e.Have == "none":
 		delete(args, e.Argument)
@@ -260,7 +266,7 @@ func (e *ArgumentError) applyTo(args amqp.Table) {
 		args[e.Argument] = ""
 	case e.haveType == "bool":
 		args[e.Argument] = e.Have == "true"
-	case e.haveType == "longstr" || e.haveType == "" || err != nil:
+	case e.haveType == "longstr" || e.haveType == "" && text || err != nil:
 		args[e.Argument] = e.Have
 	default:
 		args[e.Argument] = number

@@ -21,7 +21,8 @@ type design struct {
 	declare   string // one of the declare... constants
 	single    bool   // all delays use one queue, from which messages expire by their own time to live
 
-	known sync.Map // arguments of existing queues that are used as they are, by name: see argsOf
+	declared sync.Map // arguments of existing queues that are used as they are, by name
+	known    sync.Map // with what policies set: see argsOf
 
 	queueType      string // of consumers' queues
 	retryQueueType string // of delay and dead letter queues
@@ -138,7 +139,8 @@ func (d *design) permitted(p Plan) Plan {
 	return p
 }
 
-// argsOf returns the arguments that an existing queue had when it was last looked at; nil if they are not known.
+// argsOf returns the arguments that an existing queue had when it was last looked at, and what policies set as far as
+// is known; nil if they are not known.
 func (d *design) argsOf(queue string) amqp.Table {
 	args, _ := d.known.Load(queue)
 	table, _ := args.(amqp.Table)

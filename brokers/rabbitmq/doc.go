@@ -47,8 +47,9 @@
 // and for every prefetched message. A message that was counted twice is republished with the header x-suspect and runs
 // alone, after the others; one that kills its process crash-limit times is dead-lettered with reason crash. A message
 // that RabbitMQ has counted ten times, or half as often as a lower delivery-limit allows, that of the URL or of an
-// existing queue, is republished before a queue that we did not declare dead-letters it. Nacks stay in this process and
-// are not counted. Classic queues count nothing.
+// existing queue, is republished before a queue that we did not declare dead-letters it. The limit that a policy sets
+// is only known with the management API (x-management). Nacks stay in this process and are not counted. Classic queues
+// count nothing.
 //
 // Objects that are deleted while a subscription runs are declared again: its queue at once, delay and dead letter
 // queues by the next message that needs them, exchanges and bindings within 30 s or by a publish of the same process.

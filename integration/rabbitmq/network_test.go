@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
@@ -193,30 +194,52 @@ func TestNetwork_ALostConnectionDeadLettersNothing(t *testing.T) {
 }
 
 // The delivery limit of a queue that others have declared counts, whatever ours would be: RabbitMQ would give the
-// message up after another lost connection, so it is published again.
+// message up after another lost connection, so it is published again. One that a policy sets used to count for nothing.
 func TestNetwork_DeliveryLimitOfAnExistingQueue(t *testing.T) {
 	t.Parallel()
-	for _, declare := range []string{"adopt", "none", "read"} {
-		t.Run(declare, func(t *testing.T) {
+	for name, c := range map[string]struct {
+		declare string
+		policy  bool
+	}{
+		"adopt":           {declare: "adopt"},
+		"none":            {declare: "none"},
+		"read":            {declare: "read"},
+		"adopt, a policy": {declare: "adopt", policy: true},
+		"read, a policy":  {declare: "read", policy: true},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := services.SharedRabbitMQ(t).VHost(t)
+			rabbit := services.SharedRabbitMQ(t)
+			url := rabbit.VHost(t)
 			p, crashing := dialPlain(t, url), dialPlain(t, url)
+			orders := amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(2)} // which then loses it
+			if c.policy {
+				delete(orders, "x-delivery-limit")
+				limit := map[string]any{"delivery-limit": 2}
+				require.NoError(t, rabbit.Management().SetPolicy(t.Context(), vhostOf(t, url), "limit", "^orders$", limit))
+			}
 			for queue, args := range map[string]amqp.Table{
-				"orders":       {"x-queue-type": "quorum", "x-delivery-limit": int32(2)}, // which then loses it
+				"orders":       orders,
 				"orders_retry": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"},
 				"orders_dlq":   nil,
 			} {
 				_, err := p.ch.QueueDeclare(queue, true, false, false, false, args)
 				require.NoError(t, err)
 			}
+			await.True(t, func() bool { // the management API learns of it later
+				var shown struct{ Policy string }
+				err := rabbit.Management().Do(t.Context(), http.MethodGet, nil, &shown, "queues", vhostOf(t, url), "orders")
+				return err == nil && (shown.Policy == "limit") == c.policy
+			})
 			p.send("", "orders", amqp.Publishing{MessageId: "m"})
 			await.True(t, func() bool {
 				_, ok, err := crashing.ch.Get("orders", false)
 				return err == nil && ok
 			})
 			require.NoError(t, crashing.ch.Close())
-			s := serve(t, openBroker(t, url, naming(brokers.Laravel()), params("declare", declare)), "orders",
-				middleware.Laravel(1), succeeds)
+			b := openBroker(t, url, naming(brokers.Laravel()),
+				params("declare", c.declare, "management", rabbit.Management().Address()))
+			s := serve(t, b, "orders", middleware.Laravel(1), succeeds)
 			require.Zero(t, s.next().origin.DeliveryCount, "RabbitMQ counts from the beginning again")
 		})
 	}
