@@ -50,11 +50,10 @@ func Move(ctx context.Context, cfg MoveConfig) error {
 	if cfg.Concurrency > 0 {
 		opts = append(opts, WithConcurrency(cfg.Concurrency))
 	}
-	caller := ctx
-	ctx, stop := context.WithCancelCause(ctx)
+	reading, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	sub := cfg.From.Subscriber(opts...)
-	messages, err := sub.Subscribe(ctx, cfg.Topic)
+	messages, err := sub.Subscribe(reading, cfg.Topic)
 	if err != nil {
 		return fmt.Errorf("brokers: move %s: %w", cfg.Topic, errors.Join(err, sub.Close()))
 	}
@@ -64,7 +63,7 @@ func Move(ctx context.Context, cfg MoveConfig) error {
 		moving.Go(func() { cfg.move(m, &failing, stop) }) //nolint:contextcheck // each message has its own
 	}
 	moving.Wait()
-	if refusal := context.Cause(ctx); !errors.Is(refusal, context.Cause(caller)) {
+	if refusal := context.Cause(reading); !errors.Is(refusal, context.Cause(ctx)) {
 		return errors.Join(refusal, sub.Close())
 	}
 	return sub.Close()
@@ -72,10 +71,6 @@ func Move(ctx context.Context, cfg MoveConfig) error {
 
 // movePatience is for how long a message is tried again: longer than a broker takes to restart.
 const movePatience = 5 * time.Minute
-
-func refused(err error) bool {
-	return errors.Is(err, ErrTooLarge) || errors.Is(err, ErrUnroutable) || errors.Is(err, ErrUnsupported)
-}
 
 // move moves one message. If the new broker rejects it, it is redelivered after a pause, or later if stop is called.
 func (cfg *MoveConfig) move(m *message.Message, failing *sync.Map, stop context.CancelCauseFunc) {
@@ -87,7 +82,8 @@ func (cfg *MoveConfig) move(m *message.Message, failing *sync.Map, stop context.
 	}
 	if err := cfg.To.Reschedule(ctx, origin, moved, 0); err != nil {
 		since, _ := failing.LoadOrStore(m.UUID, time.Now())
-		if refused(err) || time.Since(since.(time.Time)) > movePatience {
+		if errors.Is(err, ErrTooLarge) || errors.Is(err, ErrUnroutable) || errors.Is(err, ErrUnsupported) ||
+			time.Since(since.(time.Time)) > movePatience {
 			stop(fmt.Errorf("brokers: move %s: the new broker refuses message %s; it is still on the old one: remove the "+
 				"cause or handle it there, then move the rest: %w", cfg.Topic, m.UUID, err))
 		}

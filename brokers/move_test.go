@@ -76,8 +76,8 @@ func (r *refusing) Reschedule(context.Context, envelope.Origin, *message.Message
 	return r.fault
 }
 
-// What the new broker refuses was repeated without end. Now it ends the move, and stays on the old broker: at once if it
-// is final, such as a message that is too large, and otherwise, such as a missing permission, after a while.
+// What the new broker refuses was repeated without end. Now it ends the move, and stays on the old broker: at once if
+// it is final, such as a message that is too large, and otherwise, such as a missing permission, after a while.
 func TestMove_ARefusalEndsIt(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault  error

@@ -151,8 +151,8 @@ func failsafeErrors(err error) (Verdict, bool) {
 	return noVerdict()
 }
 
-// gobreakerOpen handles sony/gobreaker, also as wrapped by Watermill's CircuitBreaker: the call was not made, because the
-// circuit is open, or half-open and probed by others. Its versions have different values with the same texts, and
+// gobreakerOpen handles sony/gobreaker, also as wrapped by Watermill's CircuitBreaker: the call was not made, because
+// the circuit is open, or half-open and probed by others. Its versions have different values with the same texts, and
 // importing one of them would not match the other.
 func gobreakerOpen(err error) (Verdict, bool) {
 	for e := err; e != nil; e = errors.Unwrap(e) {

@@ -45,19 +45,16 @@ func (s *subscription) revoked(_ context.Context, _ *kgo.Client, lost map[string
 // fetchedOffsets keeps the group's positions, with their notes, for begin.
 func (s *subscription) fetchedOffsets(_ context.Context, _ *kgo.Client, answer *kmsg.OffsetFetchResponse) error {
 	notes := map[int32]position{}
-	keep := func(partition int32, offset int64, note *string) {
-		notes[partition] = stored(offset, note)
-	}
 	for _, g := range answer.Groups { // the subscription has one topic
 		for _, t := range g.Topics {
 			for _, p := range t.Partitions {
-				keep(p.Partition, p.Offset, p.Metadata)
+				notes[p.Partition] = stored(p.Offset, p.Metadata)
 			}
 		}
 	}
 	for _, t := range answer.Topics {
 		for _, p := range t.Partitions {
-			keep(p.Partition, p.Offset, p.Metadata)
+			notes[p.Partition] = stored(p.Offset, p.Metadata)
 		}
 	}
 	s.mu.Lock()
@@ -185,11 +182,10 @@ func (s spec) tooFew(have int32) error {
 
 // readTier makes every partition read a retry topic. Repeating it changes nothing.
 func (s *subscription) readTier(topic string, t tier) {
-	s.mu.Lock()
 	if _, ok := s.kind(topic); !ok {
-		s.mu.Unlock()
 		return
 	}
+	s.mu.Lock()
 	s.seen[topic] = t
 	s.mu.Unlock()
 	for _, p := range s.partitions() {

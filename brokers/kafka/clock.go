@@ -74,11 +74,8 @@ func (s *subscription) brokerTime(ctx context.Context, at topicPartition) time.T
 	age := anyAge
 	for n := 1; ; n++ {
 		now, err := s.askTime(ctx, at, age)
-		if err == nil {
+		if err == nil || ctx.Err() != nil {
 			return now
-		}
-		if ctx.Err() != nil {
-			return time.Time{}
 		}
 		age = freshAge
 		s.log.Warn("the broker's clock cannot be read; waiting records wait longer", "retry_topic", at.topic, "err", err)
@@ -154,39 +151,37 @@ func (b *transport) probe(ctx context.Context, leader int32, at topicPartition) 
 		return nil
 	}
 	for range probes {
-		stamp, err := b.stamp(ctx, leader, at)
-		if err != nil {
+		if err := b.stamp(ctx, leader, at); err != nil {
 			return err
 		}
-		b.clocks.observe(leader, stamp)
 	}
 	return nil
 }
 
-// stamp returns the leader's clock when it stored a record, by reading the record back. It fails if another broker may
+// stamp observes the leader's clock when it stores a record, by reading the record back. It fails if another broker may
 // have stored it. If the topic keeps the producer's timestamps, because it was created by others, there is no other
 // clock than ours.
-func (b *transport) stamp(ctx context.Context, leader int32, at topicPartition) (time.Time, error) {
+func (b *transport) stamp(ctx context.Context, leader int32, at topicPartition) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue)
 	defer cancel()
-	f := fetcher{b: b, topicPartition: at, moved: true}
-	before, err := f.leader(ctx)
-	if err != nil {
-		return time.Time{}, err
-	}
+	f := b.fetcher(at)
+	before, err := b.topics.leader(ctx, at, freshAge)
 	r := &kgo.Record{
 		Topic: at.topic, Partition: at.partition,
 		Headers: []kgo.RecordHeader{header(headerControl, controlProbe)},
 	}
-	if err := errors.Join(b.waits.send(ctx, []*kgo.Record{r})...); err != nil {
-		return time.Time{}, err
+	if err == nil {
+		err = errors.Join(b.waits.send(ctx, []*kgo.Record{r})...)
 	}
-	stored, err := f.at(ctx, r.Offset)
+	if err == nil {
+		r, err = f.at(ctx, r.Offset)
+	}
 	if err != nil {
-		return time.Time{}, err
+		return err
 	}
 	if after, err := f.leader(ctx); err != nil || after != before || after.id != leader {
-		return time.Time{}, errors.Join(kerr.NotLeaderForPartition, err)
+		return errors.Join(kerr.NotLeaderForPartition, err)
 	}
-	return stored.Timestamp, nil
+	b.clocks.observe(leader, r.Timestamp)
+	return nil
 }

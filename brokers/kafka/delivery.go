@@ -72,9 +72,7 @@ func (p *partition) Next(ctx context.Context) (driver.Delivery, error) {
 	select {
 	case d := <-p.due:
 		given := driver.Delivery{Message: d.message(), Origin: *d.origin, FromTopic: !d.waiting, Token: d}
-		switch {
-		case p.order != nil: // it waits for its turn
-		case p.sub.q.Concurrency > 1 && d.record.Key != nil:
+		if p.order == nil && p.sub.q.Concurrency > 1 && d.record.Key != nil { // with order, it has waited for its turn
 			given.Order = "k" + string(d.record.Key)
 		}
 		return given, nil

@@ -44,13 +44,18 @@ func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
 // Depths implements [Broker.Depths] in the transport.
 func (b *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	found, err := b.depths(ctx)
-	if err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return nil, fmt.Errorf("kafka: depths: %w", classify(err))
+	return found, failure(ctx, "depths", err)
+}
+
+// failure is the error of a request that ended with err, or nil. It gives the reason if ctx ended.
+func failure(ctx context.Context, what string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
 	}
-	return found, nil
+	return fmt.Errorf("kafka: %s: %w", what, classify(err))
 }
 
 func (b *transport) depths(ctx context.Context) ([]brokers.Depth, error) {
@@ -64,12 +69,8 @@ func (b *transport) depths(ctx context.Context) ([]brokers.Depth, error) {
 	}
 	sums := map[brokers.Depth]int64{} // by description, without a count
 	dueAfter, parked := map[topicPartition]int64{}, map[string][]topicPartition{}
-	for _, topic := range topics {
-		if topic.wait > 0 {
-			sums[topic.of] += 0
-		}
-	}
 	for at, end := range ends {
+		sums[topics[at.topic].of] += 0
 		switch topic := topics[at.topic]; {
 		case topic.wait == 0:
 			parked[topic.of.Group] = append(parked[topic.of.Group], at)

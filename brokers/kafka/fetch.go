@@ -13,8 +13,7 @@ import (
 // fetcher reads one partition of our own topics from any offset, without waiting for records that do not exist yet. One
 // goroutine at a time uses it.
 type fetcher struct {
-	b      *transport
-	clocks *clocks // learns from the timestamps of records, if not nil
+	b *transport // its clocks learn from the timestamps of records
 	topicPartition
 
 	ahead  map[int64]*kgo.Record // for at: records of the last answer
@@ -26,7 +25,7 @@ type fetcher struct {
 const fetchBytes = 256 << 10 // Kafka sends at least one batch, however large
 
 func (b *transport) fetcher(at topicPartition) *fetcher {
-	return &fetcher{b: b, clocks: &b.clocks, topicPartition: at}
+	return &fetcher{b: b, topicPartition: at}
 }
 
 // fetched is the result of one request.
@@ -191,8 +190,8 @@ func (f *fetcher) unpack(part *kmsg.FetchResponseTopicPartition, offset int64, l
 	}
 	for _, r := range read.Records {
 		// A record of an earlier epoch has the timestamp of another broker, whose clock may be ahead.
-		if f.clocks != nil && r.Attrs.TimestampType() == stampedByBroker && r.LeaderEpoch == leader.epoch {
-			f.clocks.correct(leader.id, r.Timestamp)
+		if r.Attrs.TimestampType() == stampedByBroker && r.LeaderEpoch == leader.epoch {
+			f.b.clocks.correct(leader.id, r.Timestamp)
 		}
 	}
 	return fetched{read.Records, max(next, offset), part.LogStartOffset, part.HighWatermark}, nil

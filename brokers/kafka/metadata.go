@@ -90,14 +90,11 @@ const (
 // bound returns the offset at which a partition begins or ends.
 func (t *topics) bound(ctx context.Context, at topicPartition, which int64) (int64, error) {
 	found, err := t.offsets(ctx, map[topicPartition]int64{at: which})
-	if err != nil {
-		return 0, err
-	}
 	offset, ok := found[at]
-	if !ok {
-		return 0, kerr.UnknownTopicOrPartition
+	if err == nil && !ok {
+		err = kerr.UnknownTopicOrPartition
 	}
-	return offset, nil
+	return offset, err
 }
 
 // offsets returns for each partition its first offset at or after a time (Unix ms), or the one meant by offsetOldest
@@ -154,11 +151,9 @@ func (n tierPattern) delay(topic string) (time.Duration, bool) {
 	if n.exact != "" {
 		return 0, topic == n.exact
 	}
-	text, ok := strings.CutPrefix(topic, n.before)
-	if !ok {
-		return 0, false
-	}
-	if text, ok = strings.CutSuffix(text, n.after); !ok {
+	text, begins := strings.CutPrefix(topic, n.before)
+	text, ends := strings.CutSuffix(text, n.after)
+	if !begins || !ends {
 		return 0, false
 	}
 	ms, err := strconv.ParseUint(text, 10, 40)

@@ -150,8 +150,8 @@ func (p *partition) account(topic string, id topicID, a *tracker) {
 // feed takes fetched records from the client, and keeps it from fetching more than can be read.
 func (p *partition) feed(f kgo.FetchPartition) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	if !p.begun || len(f.Records) == 0 { // polled before it was given up and assigned again: it is read from its position
-		p.mu.Unlock()
 		return
 	}
 	p.fetched = append(p.fetched, f)
@@ -159,7 +159,6 @@ func (p *partition) feed(f kgo.FetchPartition) {
 	if len(p.fetched) >= aheadLimit {
 		p.pause()
 	}
-	p.mu.Unlock()
 	wait.Signal(p.more)
 }
 

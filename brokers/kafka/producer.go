@@ -114,11 +114,6 @@ func (p *producer) pass(ctx context.Context, r *kgo.Record, promise func(*kgo.Re
 	stop()
 }
 
-// release passes on records that have waited long enough.
-func (p *producer) release(t *gathering) {
-	p.produce(p.gather.take(t)...)
-}
-
 // learns makes the client look at a topic again if it does not know the record's partition, which was added since its
 // last look: on its own it looks every five minutes. It reports false if there is nothing to learn, or if ctx ends.
 func (p *producer) learns(ctx context.Context, r *kgo.Record) (learned bool) {
@@ -196,7 +191,8 @@ func newProducer(cfg brokers.Config, common []kgo.Opt, partitions kgo.Partitione
 		return nil, fmt.Errorf("producer: %w", err)
 	}
 	made := &producer{client: client, limit: int(limit), patience: max(cfg.PublishTimeout, time.Second)}
-	made.gather = batcher{release: made.release, topics: map[string]*gathering{}}
+	made.gather.topics = map[string]*gathering{}
+	made.gather.release = func(t *gathering) { made.produce(made.gather.take(t)...) }
 	return made, nil
 }
 

@@ -273,16 +273,16 @@ func (q *retryReader) hold(r *kgo.Record, due time.Time) (rest time.Duration, ok
 	}
 	for {
 		now := q.now()
-		if left := until.Sub(now); left > 0 {
-			if left > staleAfter/2 {
-				left -= staleAfter / 4 // then probe the clock again, once in a long wait
-			}
-			if !sleep(q.p.ctx, left) {
-				return 0, false
-			}
-			continue
+		left := until.Sub(now)
+		if left <= 0 {
+			return due.Sub(now), true
 		}
-		return due.Sub(now), true
+		if left > staleAfter/2 {
+			left -= staleAfter / 4 // then probe the clock again, once in a long wait
+		}
+		if !sleep(q.p.ctx, left) {
+			return 0, false
+		}
 	}
 }
 

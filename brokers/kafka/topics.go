@@ -81,16 +81,15 @@ func (t *topics) ensure(ctx context.Context, s spec) (partitions int32, created 
 	if err != nil || ok && have >= s.partitions {
 		return have, false, err
 	}
+	again := temporary
 	if t.auto {
 		if created, err = t.create(ctx, s); err != nil {
 			return 0, false, err
 		}
-		have, err = t.count(ctx, s.name, appearing)
-	} else {
-		have, err = t.count(ctx, s.name, temporary)
+		again = appearing
 	}
-	if err != nil {
-		return 0, false, fmt.Errorf("topic %s: %w", s.name, t.missing(s, err))
+	if have, err = t.find(ctx, s, again); err != nil {
+		return 0, false, err
 	}
 	if have < s.partitions && t.auto {
 		// Partitions were added to the source topic. If adding them here is not allowed, retries share the existing ones.
@@ -99,9 +98,9 @@ func (t *topics) ensure(ctx context.Context, s spec) (partitions int32, created 
 			return cmp.Or(err, grown.Error())
 		}) == nil {
 			have = s.partitions
+			t.remember(s.name, have)
 		}
 	}
-	t.remember(s.name, have)
 	return have, created, nil
 }
 
@@ -111,12 +110,20 @@ func (t *topics) existing(ctx context.Context, s spec) (partitions int32, err er
 	if err != nil || ok {
 		return have, err
 	}
-	have, err = t.count(ctx, s.name, temporary)
-	if err != nil {
-		return 0, fmt.Errorf("topic %s: %w", s.name, t.missing(s, err))
+	return t.find(ctx, s, temporary)
+}
+
+// find counts the partitions of a topic for later uses, as long as again holds for the cluster's errors.
+func (t *topics) find(ctx context.Context, s spec, again func(error) bool) (partitions int32, err error) {
+	if partitions, err = t.count(ctx, s.name, again); isGone(err) {
+		err = fmt.Errorf("%w: %s is missing: create it, or open the broker with auto-create=true: %w", brokers.ErrUnroutable,
+			s.purpose, err)
 	}
-	t.remember(s.name, have)
-	return have, nil
+	if err != nil {
+		return 0, fmt.Errorf("topic %s: %w", s.name, err)
+	}
+	t.remember(s.name, partitions)
+	return partitions, nil
 }
 
 // including is existing for a topic that is known to have a partition: partitions may have been added since they were
@@ -322,11 +329,3 @@ func (t *topics) count(ctx context.Context, name string, again func(error) bool)
 // appearing is temporary for a topic that exists. The controller answers as soon as it has created a topic, but other
 // brokers, even the broker in the same process, learn of it later, on a busy cluster by a second or more.
 func appearing(err error) bool { return isGone(err) || temporary(err) }
-
-func (t *topics) missing(s spec, err error) error {
-	if !isGone(err) {
-		return err
-	}
-	return fmt.Errorf("%w: %s is missing: create it, or open the broker with auto-create=true: %w", brokers.ErrUnroutable,
-		s.purpose, err)
-}

@@ -90,10 +90,9 @@ func (t *tracker) settle(offset int64) {
 	t.unsettled = slices.Delete(t.unsettled, i, i+1)
 	t.done = max(t.done, offset+1)
 	t.changed = true
-	if i > 0 {
-		return
+	if i == 0 {
+		wait.Signal(t.room)
 	}
-	wait.Signal(t.room)
 }
 
 // position returns the position to commit, and whether it has moved since the last commit.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/url"
 	"regexp"
 	"slices"
@@ -144,8 +145,7 @@ func (b *transport) reach(ctx context.Context) (err error) {
 		if err = b.requests.Ping(ctx); err == nil {
 			return nil
 		}
-		var refused *kerr.Error
-		if errors.As(err, &refused) && !temporary(err) {
+		if _, refused := errors.AsType[*kerr.Error](err); refused && !temporary(err) {
 			break
 		}
 	}
@@ -159,13 +159,8 @@ func (b *transport) reach(ctx context.Context) (err error) {
 func (b *transport) readersOf(topic string) []*subscription {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var found []*subscription
-	for s := range b.subscriptions {
-		if s.q.Topic == topic {
-			found = append(found, s)
-		}
-	}
-	return found
+	all := slices.Collect(maps.Keys(b.subscriptions))
+	return slices.DeleteFunc(all, func(s *subscription) bool { return s.q.Topic != topic })
 }
 
 // source describes a topic that users publish and subscribe to. A dead letter topic may be read before there are any
@@ -284,13 +279,7 @@ func (b *transport) Traits() driver.Traits {
 // Ping asks the cluster for the topics that this broker uses. A topic that was deleted is an error: once if auto-create
 // allows to recreate it at its next use, otherwise as long as it is missing.
 func (b *transport) Ping(ctx context.Context) error {
-	if err := b.topics.check(ctx); err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return fmt.Errorf("kafka: ping: %w", classify(err))
-	}
-	return nil
+	return failure(ctx, "ping", b.topics.check(ctx))
 }
 
 // Close implements driver.Transport. It waits for the answers to pending publishes.

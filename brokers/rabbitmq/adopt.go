@@ -120,7 +120,7 @@ func (p *Plan) compareQueue(ctx context.Context, d *declarer, q Queue) ([]Bindin
 		return nil, nil
 	}
 	expected := q
-	if known, ok := p.design.declared.Load(q.Name); ok { // each that differs costs a channel, and lines in the broker's log
+	if known, ok := p.design.declared.Load(q.Name); ok { // each that differs costs a channel, and lines in RabbitMQ's log
 		expected.Args = known.(amqp.Table)
 	}
 	args, err := d.readArguments(ctx, expected)

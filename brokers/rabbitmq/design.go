@@ -21,8 +21,7 @@ type design struct {
 	declare   string // one of the declare... constants
 	single    bool   // all delays use one queue, from which messages expire by their own time to live
 
-	declared sync.Map // arguments of existing queues that are used as they are, by name
-	known    sync.Map // with what policies set: see argsOf
+	declared, known sync.Map // arguments, without and with policies, of existing queues that are used as they are
 
 	queueType      string // of consumers' queues
 	retryQueueType string // of delay and dead letter queues
