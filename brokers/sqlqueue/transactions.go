@@ -79,12 +79,18 @@ func (t *transport) committed(ctx context.Context, d *delivery, failure error) b
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.cfg.PublishTimeout)
 	defer cancel()
 	where, args := t.store.byIDs([]int64{d.row.id})
-	// The lock makes it wait for a server that is still committing.
-	left, err := queryInts(ctx, t.db, "SELECT id FROM "+t.store.byID+where+t.store.name.ForUpdate(), args...)
-	if err != nil {
-		d.end(fmt.Errorf("sqlqueue: the outcome of a transaction is unknown: %w", errors.Join(failure, err)))
+	// Each of the pool's connections may have been cut together with the transaction's.
+	for others := t.db.Stats().OpenConnections; ; others-- {
+		// The lock makes it wait for a server that is still committing.
+		left, err := queryInts(ctx, t.db, "SELECT id FROM "+t.store.byID+where+t.store.name.ForUpdate(), args...)
+		if err == nil {
+			return len(left) == 0
+		}
+		if others <= 0 || !t.store.name.Away(err) {
+			d.end(fmt.Errorf("sqlqueue: the outcome of a transaction is unknown: %w", errors.Join(failure, err)))
+			return false
+		}
 	}
-	return err == nil && len(left) == 0
 }
 
 // TxPublisher returns a publisher that stores messages in tx: they appear when tx commits, together with its other
