@@ -220,22 +220,20 @@ func (t *transport) insert(ctx context.Context, publications []*publication, fau
 
 // insert stores publications: a small one in one statement, otherwise all in one transaction.
 func (s *store) insert(ctx context.Context, publications []*publication) error {
-	return sqldb.Patiently(ctx, func() error {
-		_, err := write(ctx, s, func() (none struct{}, err error) {
-			if len(publications) == 1 && chunked(publications[0].rows, s.most) == len(publications[0].rows) {
-				return none, s.insertPublication(ctx, s.db, publications[0])
-			}
-			return none, sqldb.InTx(ctx, s.db, s.name.ReadCommitted(), func(tx *sql.Tx) error {
-				for _, p := range publications {
-					if err := s.insertPublication(ctx, tx, p); err != nil {
-						return err
-					}
+	_, err := write(ctx, s, func() (none struct{}, err error) {
+		if len(publications) == 1 && chunked(publications[0].rows, s.most) == len(publications[0].rows) {
+			return none, s.insertPublication(ctx, s.db, publications[0])
+		}
+		return none, sqldb.InTx(ctx, s.db, s.name.ReadCommitted(), func(tx *sql.Tx) error {
+			for _, p := range publications {
+				if err := s.insertPublication(ctx, tx, p); err != nil {
+					return err
 				}
-				return nil
-			})
+			}
+			return nil
 		})
-		return err
 	})
+	return err
 }
 
 // insertPublication stores a publication with db.

@@ -78,25 +78,45 @@ func rows(t *testing.T, db *sql.DB, query string) (n int) {
 }
 
 // SQLite's writers do not queue: among many, one may have no turn within busy_timeout, ten seconds. Its
-// publication failed, even if the publish timeout was longer.
-func TestPublish_WaitsForOtherWriters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, db := openBusy(t, 0)
-		conn, err := db.Conn(t.Context())
-		require.NoError(t, err)
-		exec := func(statement string) {
-			_, err := conn.ExecContext(t.Context(), statement)
-			require.NoError(t, err)
-		}
-		exec("BEGIN IMMEDIATE")
-		published := make(chan error, 1)
-		go func() { published <- b.Publisher().Publish("orders", message.NewMessage("1", nil)) }()
-		time.Sleep(5 * time.Second) // virtual
-		synctest.Wait()
-		exec("ROLLBACK")
-		require.NoError(t, <-published)
-		require.NoError(t, conn.Close())
-	})
+// publication or retry failed, even if the publish timeout was longer.
+func TestWrites_WaitForOtherWriters(t *testing.T) {
+	for name, write := range map[string]func(*testing.T, *sqlqueue.Broker, *message.Message) error{
+		"Publish": func(_ *testing.T, b *sqlqueue.Broker, _ *message.Message) error {
+			return b.Publisher().Publish("orders", message.NewMessage("2", nil))
+		},
+		"Reschedule": func(t *testing.T, b *sqlqueue.Broker, m *message.Message) error {
+			t.Helper()
+			return b.Reschedule(t.Context(), origin(t, m), m.Copy(), 0)
+		},
+		"Subscribe": func(t *testing.T, b *sqlqueue.Broker, _ *message.Message) error {
+			t.Helper()
+			_, err := b.Subscriber(brokers.WithGroup("other")).Subscribe(t.Context(), "orders")
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, db := openBusy(t, 0)
+				messages := subscribe(t, b, "orders")
+				publish(t, b, "orders", "1")
+				m := receive(t, messages)
+				conn, err := db.Conn(t.Context())
+				require.NoError(t, err)
+				exec := func(statement string) {
+					_, err := conn.ExecContext(t.Context(), statement)
+					require.NoError(t, err)
+				}
+				exec("BEGIN IMMEDIATE")
+				written := make(chan error, 1)
+				go func() { written <- write(t, b, m) }()
+				time.Sleep(5 * time.Second) // virtual
+				synctest.Wait()
+				exec("ROLLBACK")
+				require.NoError(t, <-written)
+				require.NoError(t, conn.Close())
+			})
+		})
+	}
 }
 
 // The first group of a topic also receives earlier messages; later groups receive only those published after they

@@ -37,13 +37,17 @@ func write[T any](ctx context.Context, s *store, change func() (T, error)) (resu
 	if s.writer == nil {
 		return change()
 	}
-	select {
-	case s.writer <- struct{}{}:
-		defer func() { <-s.writer }()
-		return change()
-	case <-ctx.Done():
-		return result, context.Cause(ctx)
-	}
+	err = sqldb.Patiently(ctx, func() (err error) {
+		select {
+		case s.writer <- struct{}{}:
+			defer func() { <-s.writer }()
+			result, err = change()
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+	return result, err
 }
 
 // take claims rows, in the order of delivery.
