@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -213,4 +214,37 @@ func TestCompleteTx_CommitWithoutAnAnswer(t *testing.T) {
 			require.Equal(t, c.runs, runs)
 		})
 	}
+}
+
+// An application's pool has no busy_timeout by default. While another writer took longer than the guard's three tries,
+// a handled message was not marked, and a duplicate ran the handler again.
+func TestComplete_WaitsForOtherWriters(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "processed.db")
+	synctest.Test(t, func(t *testing.T) {
+		db, err := sql.Open("sqlite", path)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, db.Close()) }()
+		s, err := sqlstore.New(t.Context(), db, sqlstore.SQLite)
+		require.NoError(t, err)
+		g, err := idempotency.New(idempotency.Config{Store: s, Consumer: "billing"})
+		require.NoError(t, err)
+		writer, err := db.Conn(t.Context())
+		require.NoError(t, err)
+		defer func() { require.NoError(t, writer.Close()) }()
+		runs := 0
+		h := g.Middleware(func(*message.Message) ([]*message.Message, error) {
+			if runs++; runs == 1 {
+				_, err := writer.ExecContext(t.Context(), "BEGIN IMMEDIATE")
+				require.NoError(t, err)
+				time.AfterFunc(3*time.Second, func() { _, _ = writer.ExecContext(t.Context(), "ROLLBACK") })
+			}
+			return nil, nil
+		})
+		for range 2 {
+			_, err = h(message.NewMessage("1", nil))
+			require.NoError(t, err)
+			time.Sleep(5 * time.Second) // virtual
+		}
+		require.Equal(t, 1, runs)
+	})
 }

@@ -194,12 +194,22 @@ func (s *Store) Purge(ctx context.Context) (int, error) {
 	return int(n), nil
 }
 
-func (s *Store) exec(ctx context.Context, db sqldb.Execer, query string, args ...any) (int64, error) {
-	result, err := db.ExecContext(ctx, s.d.Bind(query), args...)
-	if err != nil {
-		return 0, err
+// exec changes rows. It waits for other writers of a SQLite file, except in a transaction, whose snapshot may stay too
+// old.
+func (s *Store) exec(ctx context.Context, db sqldb.Execer, query string, args ...any) (n int64, err error) {
+	change := func() error {
+		result, err := db.ExecContext(ctx, s.d.Bind(query), args...)
+		if err == nil {
+			n, err = result.RowsAffected()
+		}
+		return err
 	}
-	return result.RowsAffected()
+	if db == s.db {
+		err = sqldb.Patiently(ctx, change)
+	} else {
+		err = change()
+	}
+	return n, err
 }
 
 func owned(what string, n int64, err error) error {
