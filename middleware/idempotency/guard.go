@@ -198,15 +198,26 @@ func (g *Guard) run(h message.HandlerFunc, m *message.Message, claim *Claim) (ou
 		err = g.cfg.Busy(fmt.Errorf("%w: %w", ErrLost, err), lookAgain)
 	case claim.completed(0) && !decisive(err):
 		// The handler's transaction may have been committed without an answer.
-		_ = g.settle(outer, func(ctx context.Context) error {
+		fault := g.settle(outer, func(ctx context.Context) error {
+			fault := g.cfg.Store.Renew(ctx, claim.Key, claim.Owner, g.cfg.Lease) // waits for a server that is still committing
+			if !errors.Is(fault, ErrLost) {
+				return fault
+			}
 			record, fault := g.cfg.Store.Claim(ctx, claim.Key, claim.Owner, g.cfg.Lease)
-			if fault == nil && record.State == Done {
+			switch {
+			case fault != nil:
+			case record.State == Done:
 				g.cfg.Logger.WarnContext(ctx, "idempotency: a handler failed, but its message is marked as done", "consumer",
 					claim.Key.Consumer, "message_id", claim.Key.MessageID, "error", err)
 				out, err = decode(record.Outcome)
+			case record.State == Busy:
+				return ErrLost
 			}
 			return fault
 		})
+		if fault != nil { // whether the attempt has failed is unknown, or for another owner to decide
+			err = g.cfg.Busy(fmt.Errorf("%w: %w", fault, err), lookAgain)
+		}
 	}
 	returned = true
 	return out, err

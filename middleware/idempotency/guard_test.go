@@ -314,6 +314,56 @@ func TestGuard_LostLeaseKillsNoMessage(t *testing.T) {
 	}
 }
 
+// A commit that fails after another owner has taken over the message does not count as an attempt: the other may
+// succeed. Nor does one whose outcome the store cannot tell. It counts while the message is the handler's own, or free.
+func TestGuard_FailedCommitOfALostLease(t *testing.T) {
+	store, down := idempotency.NewMemory(), errors.New("connection refused")
+	own := func(context.Context, *idempotency.Claim) error { return nil }
+	for name, c := range map[string]struct {
+		meanwhile func(context.Context, *idempotency.Claim) error
+		renew     error // of the store
+		want      error
+	}{
+		"Own": {meanwhile: own, want: errBoom},
+		"Free": {
+			meanwhile: func(ctx context.Context, c *idempotency.Claim) error { return store.Release(ctx, c.Key, c.Owner) },
+			want:      errBoom,
+		},
+		"TakenOver": {
+			meanwhile: func(ctx context.Context, c *idempotency.Claim) error { return takenOver(ctx, store, c) },
+			want:      middleware.Defer(fmt.Errorf("%w: %w", idempotency.ErrLost, errBoom), 5*time.Second),
+		},
+		"TakenOverAndDone": {meanwhile: func(ctx context.Context, c *idempotency.Claim) error {
+			return errors.Join(takenOver(ctx, store, c), store.Complete(ctx, c.Key, c.Owner+1, nil, time.Hour))
+		}},
+		"Unknown": {
+			meanwhile: own, renew: down, want: middleware.Defer(fmt.Errorf("%w: %w", down, errBoom), 5*time.Second),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := guard(t, func(cfg *idempotency.Config) { cfg.Store = failing{Store: store, renew: c.renew} })
+				_, err := g.Middleware(func(m *message.Message) ([]*message.Message, error) {
+					claim, _ := idempotency.ClaimFrom(m.Context())
+					claim.MarkCompleted(0)
+					require.NoError(t, c.meanwhile(m.Context(), claim))
+					return nil, errBoom
+				})(order(name))
+				require.Equal(t, c.want, err)
+			})
+		})
+	}
+}
+
+// takenOver gives a claim to the next owner.
+func takenOver(ctx context.Context, store idempotency.Store, c *idempotency.Claim) error {
+	err := store.Release(ctx, c.Key, c.Owner)
+	if err == nil {
+		_, err = store.Claim(ctx, c.Key, c.Owner+1, time.Hour)
+	}
+	return err
+}
+
 // What the handler knows about its message holds, even if the lease is lost meanwhile.
 func TestGuard_LostLeaseKeepsMarks(t *testing.T) {
 	for _, mark := range []func(error) error{middleware.Permanent, middleware.Skip} {
