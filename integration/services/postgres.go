@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -105,6 +106,17 @@ func (p *PostgresServer) Database(t testing.TB) string {
 	}, func(ctx context.Context, name string) error {
 		return p.exec(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
 	})
+}
+
+// FailOver makes the database of a URL read-only and ends its sessions. Sessions begun after restore are writable again.
+func (p *PostgresServer) FailOver(t testing.TB, database string) (restore func()) {
+	t.Helper()
+	u, err := url.Parse(database)
+	Need(t, err)
+	name := strings.TrimPrefix(u.Path, "/")
+	Need(t, p.exec(t.Context(), "ALTER DATABASE "+name+" SET default_transaction_read_only = on",
+		"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '"+name+"'"))
+	return func() { Need(t, p.exec(t.Context(), "ALTER DATABASE "+name+" RESET default_transaction_read_only")) }
 }
 
 // exec runs statements on a separate connection; without statements it checks that the server responds.

@@ -84,19 +84,12 @@ func TestFailover_ToAReadOnlyServer(t *testing.T) {
 			require.NoError(t, publish())
 			receive(t, messages).Ack()
 
-			db := openDB(t, server.URL)
-			name, _, _ := strings.Cut(strings.Split(url, "/")[3], "?")
-			exec := func(query string) {
-				_, err := db.ExecContext(t.Context(), query)
-				require.NoError(t, err)
-			}
-			exec("ALTER DATABASE " + name + " SET default_transaction_read_only = on")
-			exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '" + name + "'")
+			restore := server.FailOver(t, url)
 			await.True(t, func() bool {
 				err := publish()
 				return err != nil && strings.Contains(strings.ReplaceAll(err.Error(), "-", " "), "read only")
 			})
-			exec("ALTER DATABASE " + name + " RESET default_transaction_read_only")
+			restore()
 			await.True(t, func() bool { return publish() == nil })
 			receive(t, messages).Ack()
 		})

@@ -1,7 +1,6 @@
 package sqlstore_test
 
 import (
-	"database/sql"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -110,21 +109,12 @@ func TestLetters_FailoverToAReadOnlyServer(t *testing.T) {
 		dlq.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, letters.Close()) }()
-	db, err := sql.Open("pgx", server.URL)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, db.Close()) }()
-	name, _, _ := strings.Cut(strings.Split(url, "/")[3], "?")
-	exec := func(query string) {
-		_, err := db.ExecContext(t.Context(), query)
-		require.NoError(t, err)
-	}
-	exec("ALTER DATABASE " + name + " SET default_transaction_read_only = on")
-	exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '" + name + "'")
+	restore := server.FailOver(t, url)
 	await.True(t, func() bool {
 		require.NoError(t, letters.DeadLetter(t.Context(), death(0)))
 		return strings.Contains(strings.ReplaceAll(log.String(), "-", " "), "read only")
 	})
-	exec("ALTER DATABASE " + name + " RESET default_transaction_read_only")
+	restore()
 	waitFor(t, "the store is in use again", func() bool {
 		return !letters.Stats().StoreDown && letters.Stats().Bytes == 0
 	})
