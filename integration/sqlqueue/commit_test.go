@@ -20,6 +20,8 @@ import (
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
 	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/middleware"
+	"github.com/redrive-go/redrive/middleware/idempotency"
+	processed "github.com/redrive-go/redrive/middleware/idempotency/sqlstore"
 )
 
 // commitProxy forwards connections to a database, until one of them sends a COMMIT: then it cuts connections.
@@ -252,5 +254,59 @@ func cutAtTheCommit(t *testing.T, url string, cut commitCut, attempts []int, fai
 	}
 	await.None(t, func() int { return count(t, db, "SELECT count(*) FROM redrive_queue_messages") })
 	require.Equal(t, attempts, ran)
+	require.Equal(t, 1, count(t, db, "SELECT count(*) FROM effects"))
+}
+
+// The same holds for a handler under an idempotency guard, in a transaction of the guard's store.
+func TestGuard_ConnectionCutAtTheCommit(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		cut          commitCut
+		runs, failed int // failed are those that count as attempts
+	}{
+		"AnswerLost":               {runs: 1},
+		"AnswerLostBeforeAnOutage": {cut: commitCut{all: true, away: true}, runs: 1},
+		"CommitLost":               {cut: commitCut{before: true}, runs: 2, failed: 1},
+		"CommitLostBeforeAnOutage": {cut: commitCut{before: true, all: true, away: true}, runs: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onEach(t, func(t *testing.T, url string) { t.Helper(); guardedCut(t, url, c.cut, c.runs, c.failed) })
+		})
+	}
+}
+
+func guardedCut(t *testing.T, url string, cut commitCut, runs, failed int) {
+	t.Helper()
+	db, proxy := openDB(t, url), newCommitProxy(t, url, cut)
+	_, err := db.ExecContext(t.Context(), "CREATE TABLE effects (id VARCHAR(20))")
+	require.NoError(t, err)
+	dialect, _, _ := strings.Cut(url, ":")
+	store, err := processed.New(t.Context(), openDB(t, proxy.url(url)), processed.Dialect(dialect))
+	require.NoError(t, err)
+	guard, err := idempotency.New(idempotency.Config{
+		Store: store, Consumer: "billing", Lease: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
+	})
+	require.NoError(t, err)
+	ran, counted := 0, 0
+	handle := guard.Middleware(func(m *message.Message) ([]*message.Message, error) {
+		ran++
+		return nil, store.InTx(m.Context(), func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(m.Context(), "INSERT INTO effects VALUES ('m')")
+			if ran == 1 {
+				proxy.arm()
+			}
+			return err
+		})
+	})
+	await.True(t, func() bool {
+		_, err := handle(message.NewMessage("m", payload))
+		if marked, ok := errors.AsType[*middleware.MarkedError](err); err != nil && (!ok || marked.Kind != middleware.KindDefer) {
+			counted++
+		}
+		proxy.heal()
+		return err == nil
+	})
+	require.Equal(t, []int{runs, failed}, []int{ran, counted})
 	require.Equal(t, 1, count(t, db, "SELECT count(*) FROM effects"))
 }
