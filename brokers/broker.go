@@ -70,8 +70,8 @@ type Broker interface {
 	// Ping checks that the broker answers. It fails when ctx ends, or with the fault that keeps the broker from working.
 	Ping(ctx context.Context) error
 
-	// Close drains every subscriber, lets publishes that are in flight finish, and releases the connection. No
-	// goroutine is left. Closing again does nothing and returns nil.
+	// Close drains every subscriber, lets publishes in flight finish, and releases the connection. It waits a few seconds
+	// for a broker that does not answer. No goroutine is left. Closing again does nothing and returns nil.
 	Close() error
 }
 
