@@ -94,7 +94,9 @@ func (h *Handler) operations() operations.Config {
 		Topology: c.Topology, Depths: c.Depths, Settings: c.Settings, Rate: c.Rate, Rules: c.Rules, Retention: c.Retention,
 		Limits: c.Limits, Logger: c.Logger, Interval: cmp.Or(c.interval, refreshInterval),
 		Visible: h.visible, Refused: h.trail.refused, Read: h.trail.read, AuditReads: c.AuditReads,
-		ShowFaults: c.ShowFaults, Searches: callers.NewSlots("searches in texts", 3, 2, 0), // SQLite has 4 readers
+		ShowFaults: c.ShowFaults,
+		// SQLite has 4 readers. A page in a browser searches twice, and people have several open.
+		Searches: callers.NewSlots("searches in texts", 3, 2, 0, 10*time.Second),
 	}
 	if c.Login != nil {
 		shared.Session = c.Login.HasSession

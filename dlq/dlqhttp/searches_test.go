@@ -4,7 +4,10 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -51,61 +54,76 @@ func (l *large) Count(ctx context.Context, f dlq.Filter, limit int64) (int64, er
 }
 
 // Searches in texts hold connections of the store for long: neither one caller's nor all of them together may hold
-// those of the other pages. A cancelled one makes room at once.
+// those of the other pages. One too many waits until another has ended or is cancelled, but not for long.
 func TestSearches_AreLimited(t *testing.T) {
-	s := newServer(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
-	s.seed(t, 2)
-	lists, ok := driver.As[*sqlstore.Store](s.letters.Store())
-	require.True(t, ok)
-	store := &large{Store: lists, began: make(chan struct{}, 10), release: make(chan struct{})}
-	var err error
-	s.cfg.Manager, err = dlq.NewManager(dlq.ManagerConfig{Store: store, Redriver: s.sent})
-	require.NoError(t, err)
-	s.cfg.Runner, err = redrive.NewRunner(s.cfg.Manager, redrive.Config{})
-	require.NoError(t, err)
-	s = s.restarted(t)
-	answers := make(chan int, 10)
-	begin := func(ctx context.Context, role, path string) {
-		r := httptest.NewRequestWithContext(ctx, http.MethodGet, path, nil)
-		r.Header.Set("Authorization", as(role)[1])
-		go func() {
+	synctest.Test(t, func(t *testing.T) {
+		s := unserved(t, func(c *dlqhttp.Config) { c.Auth, c.Limits.Timeout = bearer(t), 5*time.Minute })
+		s.seed(t, 2)
+		lists, ok := driver.As[*sqlstore.Store](s.letters.Store())
+		require.True(t, ok)
+		store := &large{Store: lists, began: make(chan struct{}, 10), release: make(chan struct{})}
+		var err error
+		s.cfg.Manager, err = dlq.NewManager(dlq.ManagerConfig{Store: store, Redriver: s.sent})
+		require.NoError(t, err)
+		s.cfg.Runner, err = redrive.NewRunner(s.cfg.Manager, redrive.Config{})
+		require.NoError(t, err)
+		s.handler, err = dlqhttp.New(s.cfg)
+		require.NoError(t, err)
+		ask := func(ctx context.Context, role, method, path, body string) *httptest.ResponseRecorder {
+			r := httptest.NewRequestWithContext(ctx, method, path, strings.NewReader(body))
+			r.Header.Set("Authorization", as(role)[1])
+			r.Header.Set("Content-Type", "application/json")
 			w := httptest.NewRecorder()
 			s.handler.ServeHTTP(w, r)
-			answers <- w.Code
-		}()
+			return w
+		}
+		answers := make(chan int, 10)
+		begin := func(ctx context.Context, role, path string) {
+			go func() { answers <- ask(ctx, role, http.MethodGet, path, "").Code }()
+		}
+		refused := func(role, method, path, why string) *httptest.ResponseRecorder {
+			began := time.Now()
+			a := ask(t.Context(), role, method, path, `{"filter":{"payload":"x"}}`)
+			require.Equal(t, http.StatusTooManyRequests, a.Code, "%s: %s", path, a.Body)
+			require.Contains(t, a.Body.String(), why, path)
+			require.Equal(t, 10*time.Second, time.Since(began), path)
+			return a
+		}
+		const preview = "/api/v1/runs/preview"
+		cancelled, cancel := context.WithCancel(t.Context())
+		begin(cancelled, "viewer", "/api/v1/entries?payload=acme")
 		<-store.began
-	}
-	cancelled, cancel := context.WithCancel(t.Context())
-	begin(cancelled, "viewer", "/api/v1/entries?payload=acme")
-	begin(t.Context(), "viewer", "/entries?q=timeout")
-	for _, path := range []string{
-		"/api/v1/entries?payload_fields=a=1", "/api/v1/entries/count?error=x", "/entries?payload=x", "/entries?q=x",
-	} {
-		a := s.ask(t, http.MethodGet, path, "", as("viewer")...)
-		require.Equal(t, http.StatusTooManyRequests, a.status, "%s: %s", path, a.body)
-		require.Contains(t, a.body, "2 of your searches in texts are running", path)
-	}
-	preview := func(role string) *answer {
-		return s.ask(t, http.MethodPost, "/api/v1/runs/preview", `{"filter":{"payload":"x"}}`,
-			append(as(role), "Content-Type", "application/json")...)
-	}
-	a := preview("viewer")
-	require.Equal(t, http.StatusTooManyRequests, a.status, a.body)
-	require.NotEmpty(t, a.header.Get("Retry-After"))
-	for _, path := range []string{"/api/v1/entries?topic=orders", "/entries?topic=orders", "/entries/1?in=q%3Dx", "/"} {
-		require.Equal(t, http.StatusOK, s.ask(t, http.MethodGet, path, "", as("viewer")...).status, path)
-	}
-	begin(t.Context(), "ana", "/api/v1/entries/count?error=timeout")
-	a = preview("bo")
-	require.Equal(t, http.StatusTooManyRequests, a.status, a.body)
-	require.Contains(t, a.body, "3 searches in texts are running")
+		begin(t.Context(), "viewer", "/api/v1/entries?error=timeout")
+		<-store.began
+		for _, path := range []string{
+			"/api/v1/entries?payload_fields=a=1", "/api/v1/entries/count?error=x", "/entries?payload=x", "/entries?q=x",
+		} {
+			refused("viewer", http.MethodGet, path, "2 of your searches in texts are running")
+		}
+		a := refused("viewer", http.MethodPost, preview, "2 of your searches in texts are running")
+		require.NotEmpty(t, a.Header().Get("Retry-After"))
+		began := time.Now()
+		for _, path := range []string{"/api/v1/entries?topic=orders", "/entries?topic=orders", "/entries/1?in=q%3Dx", "/"} {
+			require.Equal(t, http.StatusOK, ask(t.Context(), "viewer", http.MethodGet, path, "").Code, path)
+		}
+		require.LessOrEqual(t, time.Since(began), 3*time.Second, "for the links of an entry")
+		begin(t.Context(), "ana", "/api/v1/entries/count?error=timeout")
+		<-store.began
+		refused("bo", http.MethodPost, preview, "3 searches in texts are running")
 
-	cancel()
-	<-answers
-	begin(t.Context(), "viewer", "/api/v1/entries?payload=acme")
-	close(store.release)
-	for range 3 {
-		require.Equal(t, http.StatusOK, <-answers)
-	}
-	require.Equal(t, http.StatusOK, preview("viewer").status)
+		begin(t.Context(), "viewer", "/entries?payload=acme")
+		time.Sleep(5 * time.Second) // virtual
+		synctest.Wait()
+		require.Empty(t, store.began)
+		cancel()
+		<-answers
+		<-store.began
+		begin(t.Context(), "viewer", "/entries?q=timeout")
+		synctest.Wait()
+		close(store.release)
+		for range 4 {
+			require.Equal(t, http.StatusOK, <-answers)
+		}
+		require.Equal(t, http.StatusOK, ask(t.Context(), "viewer", http.MethodPost, preview, `{"filter":{"payload":"x"}}`).Code)
+	})
 }

@@ -14,15 +14,15 @@ import (
 // One viewer does not shut others out of the progress streams, and all viewers together do not shut out an admin.
 func TestSlots(t *testing.T) {
 	t.Parallel()
-	s := NewSlots("progress streams", 100, 10, 10)
+	s := NewSlots("progress streams", 100, 10, 10, 0)
 	viewer, admin := access.Principal{Name: "vic", Role: access.Viewer}, access.Principal{Name: "root", Role: access.Admin}
 	take := func(s *Slots, who access.Principal) (free func()) {
-		free, err := s.Take(who)
+		free, err := s.Take(t.Context(), who)
 		require.NoError(t, err)
 		return free
 	}
 	refused := func(s *Slots, who access.Principal, why string) {
-		_, err := s.Take(who)
+		_, err := s.Take(t.Context(), who)
 		require.ErrorIs(t, err, ErrFull)
 		require.ErrorContains(t, err, why)
 	}
@@ -38,7 +38,7 @@ func TestSlots(t *testing.T) {
 	take(s, admin)()
 	free()
 	take(s, viewer)
-	one := NewSlots("progress streams", 1, 1, 0)
+	one := NewSlots("progress streams", 1, 1, 0, 0)
 	take(one, viewer)
 	refused(one, admin, "this server")
 }

@@ -1,9 +1,11 @@
 package callers
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 )
@@ -16,19 +18,42 @@ var ErrFull = errors.New("too many at the same time")
 type Slots struct {
 	what               string
 	all, each, reserve int
+	wait               time.Duration
 
 	mu       sync.Mutex
 	byCaller map[string]int
 	total    int
+	freed    chan struct{} // closed when a slot is freed
 }
 
-// NewSlots allows this many in total and per caller, and reserves some for admins. what names them in the plural.
-func NewSlots(what string, all, each, reserve int) *Slots {
-	return &Slots{what: what, all: all, each: each, reserve: reserve, byCaller: map[string]int{}}
+// NewSlots allows this many in total and per caller, and reserves some for admins. what names them in the plural, wait
+// is how long to wait for a slot.
+func NewSlots(what string, all, each, reserve int, wait time.Duration) *Slots {
+	return &Slots{
+		what: what, all: all, each: each, reserve: reserve, wait: wait, byCaller: map[string]int{},
+		freed: make(chan struct{}),
+	}
 }
 
-// Take takes a slot, which free frees. The error wraps [ErrFull] if there is none.
-func (s *Slots) Take(who access.Principal) (free func(), err error) {
+// Take takes a slot, which free frees. The error wraps [ErrFull] if there was none in time.
+func (s *Slots) Take(ctx context.Context, who access.Principal) (free func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.wait)
+	defer cancel()
+	for {
+		freed, err := s.take(&who)
+		if err == nil {
+			return func() { s.free(&who) }, nil
+		}
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// take takes a slot if there is one; otherwise freed is closed when it is worth another attempt.
+func (s *Slots) take(who *access.Principal) (freed <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all, identity := s.all, who.Identity()
@@ -37,18 +62,24 @@ func (s *Slots) Take(who access.Principal) (free func(), err error) {
 	}
 	switch {
 	case s.total >= all:
-		return nil, fmt.Errorf("%w: %d %s are running, the most that this server allows", ErrFull, s.total, s.what)
+		return s.freed, fmt.Errorf("%w: %d %s are running, the most that this server allows", ErrFull, s.total, s.what)
 	case s.byCaller[identity] >= s.each:
-		return nil, fmt.Errorf("%w: %d of your %s are running, the most that one caller may have", ErrFull, s.each, s.what)
+		return s.freed, fmt.Errorf("%w: %d of your %s are running, the most that one caller may have", ErrFull, s.each,
+			s.what)
 	}
 	s.total++
 	s.byCaller[identity]++
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.total--
-		if s.byCaller[identity]--; s.byCaller[identity] == 0 {
-			delete(s.byCaller, identity)
-		}
-	}, nil
+	return nil, nil
+}
+
+func (s *Slots) free(who *access.Principal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.total--
+	identity := who.Identity()
+	if s.byCaller[identity]--; s.byCaller[identity] == 0 {
+		delete(s.byCaller, identity)
+	}
+	close(s.freed)
+	s.freed = make(chan struct{})
 }

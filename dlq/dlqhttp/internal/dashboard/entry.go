@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
-	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/callers"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/dlq/wire"
@@ -161,10 +159,12 @@ func (r *request) neighbours(e *dlq.Entry, data *entryData) error {
 	if err := r.searches(&s.Filter, ""); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(r.Context(), healthTimeout)
+	defer cancel()
 	for order, to := range map[wire.Order]*int64{driver.NewestFirst: &data.Older, driver.OldestFirst: &data.Newer} {
 		after := wire.Cursor{Order: order, At: e.CreatedAt, ID: e.ID}.String()
-		l, err := r.cfg.List(r.Context(), s.Filter, dlq.Page{Limit: 1, Order: order, After: after})
-		if errors.Is(err, callers.ErrFull) {
+		l, err := r.cfg.List(ctx, s.Filter, dlq.Page{Limit: 1, Order: order, After: after})
+		if ctx.Err() != nil {
 			return nil // the page is worth more than its links
 		}
 		if err != nil {

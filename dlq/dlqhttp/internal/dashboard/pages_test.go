@@ -140,7 +140,7 @@ func (s *site) config() operations.Config {
 		Manager: s.manager, Runner: s.runner, Prefix: prefix, Interval: time.Hour, Logger: slog.New(slog.DiscardHandler),
 		Limits:  operations.Limits{Body: 4 << 20, Timeout: 30 * time.Second},
 		Visible: func(context.Context) visible.View { return visible.View{} },
-		Refused: func(context.Context, *visible.RefusedError) {}, Searches: callers.NewSlots("searches", 100, 100, 0),
+		Refused: func(context.Context, *visible.RefusedError) {}, Searches: callers.NewSlots("searches", 100, 100, 0, 0),
 		Read: func(context.Context, string, ...int64) error { return nil },
 		Health: func(ctx context.Context) (report wire.Health) {
 			report.Add("store", s.manager.Ping(ctx), wire.Component{})

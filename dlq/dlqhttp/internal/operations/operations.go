@@ -107,7 +107,7 @@ var faults = []struct {
 		"Nothing was changed: %s. Go back and look at it again.",
 	}},
 	{callers.ErrFull, Fault{
-		http.StatusTooManyRequests, "Other searches are running", "%s. Try again when one has ended.",
+		http.StatusTooManyRequests, "Other searches are running", "%s. Try again when one has ended. With a topic, a cause or a time as well, a search is faster.",
 	}},
 	{dlq.ErrForbidden, Fault{http.StatusForbidden, "You may not do this", "%s."}},
 	{dlq.ErrInvalid, Fault{http.StatusUnprocessableEntity, "This is not valid", "%s. Nothing was changed."}},
@@ -142,7 +142,7 @@ func FaultOf(ctx context.Context, err error) Fault {
 // select, which may take long on a large store with only a few connections to read with.
 func limited[T any](ctx context.Context, c *Config, f *dlq.Filter, search func() (T, error)) (found T, err error) {
 	if f.ReadsBodies() || f.ErrorText != "" {
-		free, err := c.Searches.Take(access.From(ctx))
+		free, err := c.Searches.Take(ctx, access.From(ctx))
 		if err != nil {
 			return found, err
 		}

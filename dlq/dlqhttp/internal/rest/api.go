@@ -68,7 +68,7 @@ func New(mux *access.Mux, cfg operations.Config) *API {
 	a := &API{
 		cfg: cfg, path: cfg.Prefix + Base, answers: callers.NewAnswers(), closing: make(chan struct{}),
 		streams: callers.NewSlots("progress streams", cfg.Limits.Streams, max(1, cfg.Limits.Streams/10),
-			cfg.Limits.Streams/10),
+			cfg.Limits.Streams/10, 0),
 	}
 	schemas, format := newSchemas(), huma.Format{Marshal: huma.DefaultJSONFormat.Marshal, Unmarshal: readJSON}
 	a.huma = humago.NewWithPrefix(mux, a.path, huma.Config{

@@ -54,7 +54,7 @@ func newAPI(t *testing.T) *api {
 		Manager: letters.Manager(nil), Logger: slog.New(slog.DiscardHandler),
 		Visible: func(context.Context) visible.View { return visible.View{} },
 		Read:    func(context.Context, string, ...int64) error { return nil },
-		Refused: func(context.Context, *visible.RefusedError) {}, Searches: callers.NewSlots("searches", 100, 100, 0),
+		Refused: func(context.Context, *visible.RefusedError) {}, Searches: callers.NewSlots("searches", 100, 100, 0, 0),
 		Limits: operations.Limits{Body: 1 << 16, Import: 1 << 20, Streams: 1, Timeout: time.Minute},
 	})}
 }

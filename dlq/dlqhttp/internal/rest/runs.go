@@ -257,7 +257,7 @@ func (a *API) watch(ctx context.Context, in *RunID) (*huma.StreamResponse, error
 	if _, err := a.cfg.Runner.Run(ctx, in.ID); err != nil {
 		return nil, err
 	}
-	free, err := a.streams.Take(access.From(ctx))
+	free, err := a.streams.Take(ctx, access.From(ctx))
 	if err != nil {
 		return nil, huma.ErrorWithHeaders(huma.NewError(http.StatusServiceUnavailable,
 			fmt.Sprintf("%s: poll GET %s/runs/%s instead", err, a.path, in.ID)), http.Header{"Retry-After": {"30"}})
