@@ -76,12 +76,15 @@ func (h *Handler) routes(guard *access.Guard) http.Handler {
 			problem.Get(guard.Protect(access.Require(access.Metrics, h.cfg.Metrics))))
 	}
 	h.loginRoutes(mux, guard)
+	bodies := callers.NewSlots("requests with large bodies", 20, 4, 4, slotWait)
+	viewers := func(next http.Handler) http.Handler {
+		return guard.Protect(access.Require(access.Viewer, bodies.LimitBodies(next)))
+	}
 	shared, api := h.operations(), &access.Mux{}
 	h.api = rest.New(api, shared)
-	mux.Mount(prefix+rest.Base+"/", h.api.Routes(api),
-		guard.Protect(access.Require(access.Viewer, h.api.Idempotent(problem.Mux(api)))))
+	mux.Mount(prefix+rest.Base+"/", h.api.Routes(api), viewers(h.api.Idempotent(problem.Mux(api))))
 	pages := dashboard.New(shared)
-	mux.Mount(prefix+"/", pages.Routes(), guard.Protect(access.Require(access.Viewer, pages)))
+	mux.Mount(prefix+"/", pages.Routes(), viewers(pages))
 	h.table = mux.Routes()
 	return problem.Mux(mux)
 }
@@ -96,13 +99,16 @@ func (h *Handler) operations() operations.Config {
 		Visible: h.visible, Refused: h.trail.refused, Read: h.trail.read, AuditReads: c.AuditReads,
 		ShowFaults: c.ShowFaults,
 		// SQLite has 4 readers. A page in a browser searches twice, and people have several open.
-		Searches: callers.NewSlots("searches in texts", 3, 2, 0, 10*time.Second),
+		Searches: callers.NewSlots("searches in texts", 3, 2, 0, slotWait),
 	}
 	if c.Login != nil {
 		shared.Session = c.Login.HasSession
 	}
 	return shared
 }
+
+// slotWait is how long to wait for others of the same kind to end.
+const slotWait = 10 * time.Second
 
 // refreshInterval is how often a page refreshes.
 const refreshInterval = 5 * time.Second

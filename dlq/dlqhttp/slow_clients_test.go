@@ -129,6 +129,63 @@ func TestSlowClients_Body(t *testing.T) {
 	}
 }
 
+// Large bodies are in memory until the request is answered: one caller has few of them at the same time, on any kind of
+// route that reads one, however slowly they arrive.
+func TestLargeBodies_AreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := unserved(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
+		s.seed(t, 1)
+		ask := func(role, path string, body io.Reader) *httptest.ResponseRecorder {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, body)
+			r.Header.Set("Authorization", as(role)[1])
+			r.Header.Set("Content-Type", "application/json")
+			switch {
+			case strings.HasSuffix(path, "/import"):
+				r.Header.Set("Content-Type", "application/jsonl")
+			case !strings.HasPrefix(path, "/api"):
+				r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			}
+			r.Header.Set("Idempotency-Key", fmt.Sprint(path, time.Now().UnixNano()))
+			w := httptest.NewRecorder()
+			s.handler.ServeHTTP(w, r)
+			return w
+		}
+		answers := make(chan int, 10)
+		var ends []*io.PipeWriter
+		begin := func(role, path string) {
+			body, w := io.Pipe()
+			ends = append(ends, w)
+			go func() { answers <- ask(role, path, body).Code }()
+			synctest.Wait()
+		}
+		discard := "/api/v1/entries/1/discard"
+		for _, path := range []string{discard, "/api/v1/runs/preview", "/entries/1", "/entries/act"} {
+			begin("admin", path)
+		}
+		large := `{"note":"` + strings.Repeat("x", 20_000) + `"}`
+		for _, path := range []string{discard, "/entries/1"} {
+			began := time.Now()
+			a := ask("admin", path, strings.NewReader(large))
+			require.Equal(t, http.StatusTooManyRequests, a.Code, a.Body)
+			require.Contains(t, a.Body.String(), "4 of your requests with large bodies are running")
+			require.NotEmpty(t, a.Header().Get("Retry-After"))
+			require.Equal(t, 10*time.Second, time.Since(began))
+		}
+		require.Equal(t, http.StatusOK, ask("admin", discard, strings.NewReader("{}")).Code)
+		begin("admin", "/api/v1/entries/import") // which keeps none of its parts
+		begin("bo", discard)
+		begin("admin", "/api/v1/entries/1/restore")
+		require.Empty(t, answers)
+		for _, w := range ends {
+			require.NoError(t, w.Close())
+		}
+		for range ends {
+			<-answers
+		}
+		require.Equal(t, http.StatusUnprocessableEntity, ask("admin", discard, strings.NewReader(large)).Code, "a long note")
+	})
+}
+
 // A client that does not read its answer is disconnected, on HTTP/1.1 and on HTTP/2, where the stream blocks and not
 // the connection.
 func TestSlowClients_Answer(t *testing.T) {

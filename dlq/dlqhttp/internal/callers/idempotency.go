@@ -108,8 +108,7 @@ func oldest[K comparable, V any](all map[K]V, at func(V) time.Time) (key K) {
 func (c *Answers) Idempotent(bodyLimit int64, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := r.Header.Get(KeyHeader)
-		if key == "" || r.Method != http.MethodPost || strings.HasSuffix(r.URL.Path, "/entries/import") ||
-			strings.HasSuffix(r.URL.Path, "/preview") {
+		if key == "" || r.Method != http.MethodPost || isImport(r) || strings.HasSuffix(r.URL.Path, "/preview") {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -158,6 +157,9 @@ func (c *Answers) Idempotent(bodyLimit int64, next http.Handler) http.Handler {
 		kept.complete = true
 	})
 }
+
+// isImport reports whether a request is an import, whose body is not kept in memory.
+func isImport(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/entries/import") }
 
 // begin finds the response for a key, or records that the request with it has begun.
 func (i *idempotency) begin(name, request [32]byte) (found *answer, begun bool) {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/problem"
 )
 
 // ErrFull means that the caller has to wait until something else has ended.
@@ -82,4 +84,27 @@ func (s *Slots) free(who *access.Principal) {
 	}
 	close(s.freed)
 	s.freed = make(chan struct{})
+}
+
+// smallBody is the largest body, in bytes, of which a caller may send any number at the same time.
+const smallBody = 16 << 10
+
+// LimitBodies takes a slot for each request whose body is large, or of unknown size: it is in memory until the request
+// is answered.
+func (s *Slots) LimitBodies(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		small := r.ContentLength >= 0 && r.ContentLength <= smallBody
+		if r.Method == http.MethodGet || small || isImport(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		free, err := s.Take(r.Context(), access.From(r.Context()))
+		if err != nil {
+			w.Header().Set("Retry-After", "5")
+			problem.Write(w, http.StatusTooManyRequests, err.Error())
+			return
+		}
+		defer free()
+		next.ServeHTTP(w, r)
+	})
 }
