@@ -81,7 +81,6 @@ func (a *app) looker(ctx context.Context) (*api, error) {
 	if err != nil || m.runner == nil || len(a.cfg.Brokers) == 0 || a.checkBrokers() != nil {
 		return m, err
 	}
-	a.looks = true
 	return a.redriver(ctx)
 }
 

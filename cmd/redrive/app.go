@@ -44,7 +44,6 @@ type app struct {
 	metrics *metrics          // of a server; nil without
 
 	makesStore bool           // create a missing store
-	looks      bool           // preview, and warn about brokers that are not reachable
 	closers    []func() error // in the order in which things were opened
 }
 

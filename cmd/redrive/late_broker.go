@@ -42,7 +42,6 @@ type lateBroker struct {
 	name   string
 	open   func(ctx context.Context) (brokers.Broker, error)
 	server bool // set by reach, before the first call
-	looks  bool // for a preview, which shows no faults of brokers
 	logger *slog.Logger
 
 	ctx    context.Context //nolint:containedctx // for attempts to open, which outlive the calls that wait for them
@@ -94,10 +93,6 @@ func (b *lateBroker) attempts() {
 		broker, err := b.open(ctx)
 		cancel()
 		first := b.note(broker, err)
-		if err != nil && b.looks {
-			b.logger.WarnContext(b.ctx, "a broker is not reachable: a redrive through it would fail", "broker", b.name,
-				"error", err)
-		}
 		if err == nil || !b.server {
 			return
 		}
@@ -199,10 +194,17 @@ func (b *lateBroker) DeadLetter(ctx context.Context, d *envelope.DeadLetter) err
 	return with(ctx, b, func(open brokers.Broker) error { return open.DeadLetter(ctx, d) })
 }
 
-// Readers implements brokers.ReaderCounter.
+// Readers implements brokers.ReaderCounter. The error of an open broker that does not answer in time does not tell
+// whether it is reachable.
 func (b *lateBroker) Readers(ctx context.Context, origin envelope.Origin) (n int, err error) {
 	err = with(ctx, b, func(open brokers.ReaderCounter) error { n, err = open.Readers(ctx, origin); return err })
-	return n, err
+	if err == nil {
+		return n, nil
+	}
+	if down := b.Ping(ctx); down != nil && (ctx.Err() == nil || b.Unwrap() == nil) {
+		err = fmt.Errorf("%w: %w", redrive.ErrUnreachable, down)
+	}
+	return 0, err
 }
 
 // Depths implements brokers.DepthReporter.

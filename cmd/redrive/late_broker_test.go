@@ -23,6 +23,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/internal/logbuffer"
 )
@@ -87,6 +88,14 @@ server: {address: %q}
 		code, _, faults := command(t, "dlq", "redrive", id, "--server", url)
 		return code, faults
 	}
+	const warning = "a broker is not reachable: a redrive through it would fail: broker kafka is not reachable yet: "
+	for id, warned := range map[string]bool{"1": true, "2": false} {
+		code, out, faults := command(t, "dlq", "redrive", id, "--dry-run", "--server", url)
+		require.Equal(t, exitOK, code, faults)
+		require.Equal(t, warned, strings.Contains(faults, "warning: "+warning), out+faults)
+		_, body = get(t, url+"/runs/new?do=preview&id="+id)
+		require.Equal(t, warned, strings.Contains(body, warning), body)
+	}
 	code, faults := redriven("1")
 	require.Equal(t, exitError, code, faults)
 	require.Contains(t, faults, "broker kafka is not reachable yet: ")
@@ -144,7 +153,7 @@ func TestRedrive_OtherBrokerDown(t *testing.T) {
 		code       int
 	}{
 		{"1 --dry-run", "", exitOK},
-		{"6 --dry-run", "a broker is not reachable: a redrive through it would fail", exitOK},
+		{"6 --dry-run", "warning: a broker is not reachable: a redrive through it would fail: broker amqp: ", exitOK},
 		{"--topic mails --dry-run", "open amqp://user:xxxxx@", exitOK},
 		{"1", "", exitOK},
 		{"6", "broker amqp: open amqp://user:xxxxx@", exitError},
@@ -152,8 +161,9 @@ func TestRedrive_OtherBrokerDown(t *testing.T) {
 		{"6 2", "broker amqp: open amqp://user:xxxxx@", exitPartial},
 	} {
 		args := append([]string{"dlq", "redrive"}, strings.Fields(c.args)...)
-		code, _, faults := command(t, append(args, "--store", store, "--broker", "sqlite:"+queue, "--broker", down)...)
+		code, out, faults := command(t, append(args, "--store", store, "--broker", "sqlite:"+queue, "--broker", down)...)
 		require.Equal(t, c.code, code, "%s: %s", c.args, faults)
+		faults += out
 		require.Contains(t, faults, c.want, c.args)
 		require.Equal(t, c.want != "", strings.Contains(faults, "amqp"), c.args)
 	}
@@ -300,14 +310,13 @@ func TestLateBroker_Command(t *testing.T) {
 		require.Equal(t, 1, tries)
 		require.Empty(t, log.String())
 
-		frozen, log := newLate(t, false, func(ctx context.Context) (brokers.Broker, error) {
+		frozen, _ := newLate(t, false, func(ctx context.Context) (brokers.Broker, error) {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
 		})
-		frozen.looks = true
-		require.Error(t, frozen.Ping(short))
-		require.NoError(t, frozen.Close())
-		require.Contains(t, log.String(), "no answer")
+		_, err := frozen.Readers(short, envelope.Origin{Topic: "orders"})
+		require.ErrorIs(t, err, redrive.ErrUnreachable)
+		require.ErrorContains(t, err, "broker rabbit: ")
 
 		unused, _ := newLate(t, false, nil)
 		require.NoError(t, unused.Close())

@@ -210,7 +210,7 @@ func (a *app) lateBrokers(ctx context.Context) (map[string]brokers.Broker, error
 		operating.Logger = a.logger()
 		life, cancel := context.WithCancelCause(ctx)
 		b := &lateBroker{
-			name: name, looks: a.looks, logger: operating.Logger, ctx: life, cancel: cancel, tried: make(chan struct{}),
+			name: name, logger: operating.Logger, ctx: life, cancel: cancel, tried: make(chan struct{}),
 			open: func(ctx context.Context) (brokers.Broker, error) { return brokers.OpenConfig(ctx, operating) },
 		}
 		a.onClose(b.Close)

@@ -84,7 +84,7 @@ func targetsOfPending(ctx context.Context, m *api) ([]wire.RunDestination, error
 	targets := all.Destinations
 	known := map[wire.RunDestination]bool{}
 	note := func(d wire.RunDestination) bool {
-		d.Readers = 0 // may have changed
+		d.Readers, d.Unreachable = 0, "" // may have changed
 		noted := known[d]
 		known[d] = true
 		return !noted

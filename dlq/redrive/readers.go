@@ -3,6 +3,7 @@ package redrive
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -17,10 +18,14 @@ import (
 // ReaderCounter is a [dlq.Redriver] that knows whether a consumer reads what it publishes to. It is optional: previews
 // and runs find it by a type assertion.
 type ReaderCounter interface {
-	// Readers returns how many consumers now read the destination of a redrive to origin. It fails if that is not known.
-	// The context is that of the message; see driver.CollectedFrom. Calls may be concurrent.
+	// Readers returns how many consumers now read the destination of a redrive to origin. It fails if that is not known,
+	// with [ErrUnreachable] because the broker is down. The context is that of the message; see driver.CollectedFrom.
+	// Calls may be concurrent.
 	Readers(ctx context.Context, origin envelope.Origin) (int, error)
 }
+
+// ErrUnreachable is the error of a [ReaderCounter] whose broker cannot be reached. Previews and runs show it.
+var ErrUnreachable = errors.New("a broker is not reachable: a redrive through it would fail")
 
 // TopicRedriver is a [dlq.Redriver] that cannot reach every consumer alone. It is optional, as ReaderCounter is.
 type TopicRedriver interface {
@@ -83,11 +88,16 @@ func (rn *Runner) destinations(ctx context.Context, run *Run, entries []*dlq.Ent
 	return found
 }
 
-// countReaders sets Readers of each destination whose count arrives in time. Later results are dropped.
+// countReaders sets Readers, or Unreachable, of each destination whose answer arrives in time. Later ones are dropped.
 func countReaders(ctx context.Context, counter ReaderCounter, asked []question, found []Destination) {
 	ctx, cancel := context.WithTimeout(ctx, readersTime)
 	defer cancel()
-	type answer struct{ i, readers int }
+	calls, end := context.WithTimeout(ctx, readersTime*9/10) // so that it arrives in time that a broker does not answer
+	defer end()
+	type answer struct {
+		i, readers int
+		err        error
+	}
 	next, answers := make(chan int, len(asked)), make(chan answer, len(asked))
 	for i := range asked {
 		next <- i
@@ -96,12 +106,9 @@ func countReaders(ctx context.Context, counter ReaderCounter, asked []question, 
 	for range min(readersAtOnce, len(asked)) {
 		go func() {
 			for i := range next {
-				a := answer{i, -1}
-				_ = guarded.Call(func() error { // an error means unknown
-					n, err := counter.Readers(driver.WithCollected(ctx, asked[i].collected), asked[i].origin)
-					if err == nil {
-						a.readers = n
-					}
+				a := answer{i: i}
+				a.err = guarded.Call(func() (err error) {
+					a.readers, err = counter.Readers(driver.WithCollected(calls, asked[i].collected), asked[i].origin)
 					return err
 				})
 				answers <- a
@@ -111,7 +118,12 @@ func countReaders(ctx context.Context, counter ReaderCounter, asked []question, 
 	for range asked {
 		select {
 		case a := <-answers:
-			found[a.i].Readers = a.readers
+			switch {
+			case a.err == nil:
+				found[a.i].Readers = a.readers
+			case errors.Is(a.err, ErrUnreachable):
+				found[a.i].Unreachable = a.err.Error()
+			}
 		case <-ctx.Done():
 			return
 		}

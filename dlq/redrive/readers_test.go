@@ -3,6 +3,7 @@ package redrive_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -62,10 +63,12 @@ func TestPreviewRun_Readers(t *testing.T) {
 			return 2, nil
 		case "stock":
 			return 0, errors.ErrUnsupported
+		case "gone":
+			return 0, fmt.Errorf("%w: broker mem: connection refused", redrive.ErrUnreachable)
 		}
 		panic("a bug of the driver")
 	}
-	m, _, _ := readersOf(t, readers, "billing", "mail", "stock", "audit")
+	m, _, _ := readersOf(t, readers, "billing", "mail", "stock", "audit", "gone")
 	p, err := m.PreviewRun(t.Context(), redrive.Spec{}, 100)
 	require.NoError(t, err)
 	want := []redrive.Destination{
@@ -73,10 +76,12 @@ func TestPreviewRun_Readers(t *testing.T) {
 		{Broker: "mem", Topic: "orders", Consumer: "mail", Readers: 2},
 		{Broker: "mem", Topic: "orders", Consumer: "stock", Readers: -1},
 		{Broker: "mem", Topic: "orders", Consumer: "audit", Readers: -1},
+		{Broker: "mem", Topic: "orders", Consumer: "gone", Readers: -1, Unreachable: "a broker is not reachable: a redrive " +
+			"through it would fail: broker mem: connection refused"},
 	}
 	require.Equal(t, want, p.Destinations)
 	for i := range p.Destinations {
-		require.Equal(t, i == 0, p.Destinations[i].Warning() != "", i)
+		require.Equal(t, i == 0 || i == 4, p.Destinations[i].Warning() != "", i)
 	}
 	require.Contains(t, p.Destinations[0].Warning(), "no consumer reads orders of billing")
 	require.Equal(t, want, p.Wire().Destinations)
@@ -94,17 +99,22 @@ func TestPreviewRun_FrozenBroker(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		thaw := make(chan struct{})
-		m, _, _ := readersOf(t, func(_ context.Context, origin envelope.Origin) (int, error) {
-			if origin.Consumer == "frozen" {
+		m, _, _ := readersOf(t, func(ctx context.Context, origin envelope.Origin) (int, error) {
+			switch origin.Consumer {
+			case "frozen":
 				<-thaw
+			case "late":
+				<-ctx.Done()
+				return 0, fmt.Errorf("%w: no answer", redrive.ErrUnreachable)
 			}
 			return 0, nil
-		}, "frozen", "billing")
+		}, "frozen", "billing", "late")
 		began := time.Now()
 		p, err := m.PreviewRun(t.Context(), redrive.Spec{}, 100)
 		require.NoError(t, err)
 		require.Equal(t, 2*time.Second, time.Since(began))
 		require.Equal(t, []int{-1, 0}, []int{p.Destinations[0].Readers, p.Destinations[1].Readers})
+		require.Contains(t, p.Destinations[2].Unreachable, "no answer")
 		close(thaw)
 		synctest.Wait()
 	})

@@ -221,12 +221,17 @@ type RunDestination struct {
 	RedriveTo string `json:"redrive_to,omitempty"`
 	Readers   int    `json:"readers" doc:"How many consumers read it now; -1 if unknown."`
 
+	Unreachable string `json:"unreachable,omitempty" doc:"Why a redrive to it would fail now, if its broker is known to be down."`
+
 	EveryGroup bool `json:"every_group,omitempty" doc:"It is the topic: every group that reads it gets the messages."`
 }
 
-// Warning reports that every group gets the messages, or that no consumer reads the destination. It is empty if one
-// does, or if that is not known.
+// Warning reports that the broker is down, that every group gets the messages, or that no consumer reads the
+// destination. It is empty if one does, or if that is not known.
 func (d *RunDestination) Warning() string {
+	if d.Unreachable != "" {
+		return d.Unreachable
+	}
 	if d.EveryGroup {
 		return fmt.Sprintf("it goes to topic %s: every group that reads it gets it, not only the one that failed", d.Topic)
 	}

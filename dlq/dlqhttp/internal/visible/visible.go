@@ -185,6 +185,7 @@ func (v View) Preview(p *redrive.Preview) wire.RunPreview {
 		d := &shown.Destinations[i]
 		d.Broker, d.Topic, d.Consumer, d.RedriveTo = v.Text(d.Broker), v.Text(d.Topic), v.Text(d.Consumer),
 			v.Text(d.RedriveTo)
+		d.Unreachable = v.Text(d.Unreachable)
 	}
 	seen := map[wire.RunDestination]bool{}
 	shown.Destinations = slices.DeleteFunc(shown.Destinations, func(d wire.RunDestination) bool {
