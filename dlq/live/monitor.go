@@ -247,7 +247,9 @@ func (d *dueTimes) add(now, at time.Time) {
 		return
 	}
 	d.more++
-	d.last = slices.MaxFunc([]time.Time{d.last, at}, time.Time.Compare)
+	if at.After(d.last) {
+		d.last = at
+	}
 }
 
 func (d *dueTimes) forget(now time.Time) {
