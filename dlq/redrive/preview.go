@@ -79,8 +79,8 @@ func (rn *Runner) PreviewRun(ctx context.Context, spec Spec, sample int) (*Previ
 	return p, nil
 }
 
-// sample is an entry as it would be sent after the jq expression, compared with the body before. It fails if that is not
-// known.
+// sample is an entry as it would be sent after the jq expression, compared with the body before. It fails if the
+// expression was not evaluated.
 func (rn *Runner) sample(ctx context.Context, e *dlq.Entry, jq string, before *dlq.Body) (Sample, error) {
 	s := Sample{Entry: *e}
 	after := e.Body

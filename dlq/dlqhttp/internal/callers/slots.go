@@ -41,10 +41,14 @@ func NewSlots(what string, all, each, reserve int, wait time.Duration) *Slots {
 func (s *Slots) Take(ctx context.Context, who access.Principal) (free func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.wait)
 	defer cancel()
+	all, identity := s.all, who.Identity()
+	if !who.Role.Allows(access.Admin) {
+		all -= s.reserve
+	}
 	for {
-		freed, err := s.take(&who)
+		freed, err := s.take(identity, all)
 		if err == nil {
-			return func() { s.free(&who) }, nil
+			return func() { s.free(identity) }, nil
 		}
 		select {
 		case <-freed:
@@ -55,13 +59,9 @@ func (s *Slots) Take(ctx context.Context, who access.Principal) (free func(), er
 }
 
 // take takes a slot if there is one; otherwise freed is closed when it is worth another attempt.
-func (s *Slots) take(who *access.Principal) (freed <-chan struct{}, err error) {
+func (s *Slots) take(identity string, all int) (freed <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all, identity := s.all, who.Identity()
-	if !who.Role.Allows(access.Admin) {
-		all -= s.reserve
-	}
 	switch {
 	case s.total >= all:
 		return s.freed, fmt.Errorf("%w: %d %s are running, the most that this server allows", ErrFull, s.total, s.what)
@@ -74,11 +74,10 @@ func (s *Slots) take(who *access.Principal) (freed <-chan struct{}, err error) {
 	return nil, nil
 }
 
-func (s *Slots) free(who *access.Principal) {
+func (s *Slots) free(identity string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.total--
-	identity := who.Identity()
 	if s.byCaller[identity]--; s.byCaller[identity] == 0 {
 		delete(s.byCaller, identity)
 	}
