@@ -107,7 +107,8 @@ var faults = []struct {
 		"Nothing was changed: %s. Go back and look at it again.",
 	}},
 	{callers.ErrFull, Fault{
-		http.StatusTooManyRequests, "Other searches are running", "%s. Try again when one has ended. A topic, a cause or a time makes a search faster.",
+		http.StatusTooManyRequests, "Other searches are running",
+		"%s. Try again when one has ended. A topic, a cause or a time makes a search faster.",
 	}},
 	{dlq.ErrForbidden, Fault{http.StatusForbidden, "You may not do this", "%s."}},
 	{dlq.ErrInvalid, Fault{http.StatusUnprocessableEntity, "This is not valid", "%s. Nothing was changed."}},
