@@ -140,25 +140,26 @@ func (p *Plan) compareQueue(ctx context.Context, d *declarer, q Queue) ([]Bindin
 			return nil, err
 		}
 	}
-	if args, err = p.withPolicies(ctx, q.Name, args); err != nil {
+	full, err := p.withPolicies(ctx, q.Name, args)
+	if waits && err != nil {
 		return nil, err
 	}
-	p.design.known.Store(q.Name, args)
+	p.design.known.Store(q.Name, full)
 	if !waits {
 		return nil, nil
 	}
-	return p.returnBindings(path, args)
+	return p.returnBindings(path, full)
 }
 
 // withPolicies returns the arguments of a queue and what policies set, if the management API is configured. Of two
-// limits the lower one applies.
+// limits the lower one applies. With an error they are the arguments alone.
 func (p *Plan) withPolicies(ctx context.Context, queue string, args amqp.Table) (amqp.Table, error) {
 	if p.design.management == nil {
 		return args, nil
 	}
 	policy, err := p.design.management.policy(ctx, queue)
 	if err != nil {
-		return nil, fmt.Errorf("rabbitmq: look at the policies of queue %q: %w", queue, err)
+		return args, fmt.Errorf("rabbitmq: look at the policies of queue %q: %w", queue, err)
 	}
 	args = maps.Clone(args)
 	for _, key := range []string{"dead-letter-exchange", "dead-letter-routing-key", "message-ttl", "delivery-limit"} {

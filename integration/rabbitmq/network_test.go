@@ -245,6 +245,20 @@ func TestNetwork_DeliveryLimitOfAnExistingQueue(t *testing.T) {
 	}
 }
 
+// The management API only tells what policies set for an existing queue: a consumer starts without it.
+func TestNetwork_ExistingQueueWithoutTheManagementAPI(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	_, err := p.ch.QueueDeclare("orders", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+	require.NoError(t, err)
+	nobody := fmt.Sprintf("http://127.0.0.1:%d", services.FreePorts(t, 1)[0])
+	b := openBroker(t, url, naming(brokers.Laravel()), params("declare", "adopt", "management", nobody))
+	s := serve(t, b, "orders", middleware.Laravel(1), succeeds)
+	p.send("", "orders", amqp.Publishing{MessageId: "m"})
+	require.Equal(t, "m", s.next().message.UUID)
+}
+
 // A broken connection does not mean that the process is dead: a handler during which more connections break than the
 // crash limit and RabbitMQ's own delivery limit allow can finish, the copies of its message are then acked, and those
 // behind it are handled.
