@@ -200,17 +200,12 @@ func (s *body) lastError() *Error {
 	if !s.err.ok() || s.isNull(s.err) {
 		return nil
 	}
-	o, ok := openObject(s.raw, s.err.start)
-	if !ok {
+	if s.raw[s.err.start] != '{' {
 		return &Error{Message: s.plain(s.err)}
 	}
 	var e Error
-	for {
-		key, value, ok := o.next()
-		if !ok {
-			return &e
-		}
-		switch unquote(key.of(s.raw)) {
+	for key, value := range members(s.raw, s.err.start) {
+		switch unquote(key) {
 		case "message":
 			e.Message = s.plain(value)
 		case "code":
@@ -219,6 +214,7 @@ func (s *body) lastError() *Error {
 			e.Trace = s.plain(value)
 		}
 	}
+	return &e
 }
 
 // plain returns a string decoded, null as "" and any other value as its JSON text.
@@ -247,20 +243,12 @@ func (s *body) payload() ([]byte, error) {
 // metadataText returns the metadata as text.
 func (s *body) metadataText() map[string]string {
 	md := make(map[string]string)
-	if !s.metadata.ok() {
-		return md
-	}
-	o, ok := openObject(s.raw, s.metadata.start)
-	if !ok {
-		return md
-	}
-	for {
-		key, value, ok := o.next()
-		if !ok {
-			return md
+	if s.metadata.ok() {
+		for key, value := range members(s.raw, s.metadata.start) {
+			md[unquote(key)] = s.plain(value)
 		}
-		md[unquote(key.of(s.raw))] = s.plain(value)
 	}
+	return md
 }
 
 // edit replaces the bytes of a span; with an empty span at the end of the members it inserts.

@@ -157,13 +157,12 @@ func (e Envelope) isOther(key, value string) bool {
 // isKnown reports whether the body has no members but those of the layout.
 func (s *body) isKnown() bool {
 	raw := bytes.TrimPrefix(s.raw, []byte(bom))
-	o, _ := openObject(raw, 0)
-	for {
-		key, _, ok := o.next()
-		if !ok || s.member(key.of(raw)) == nil {
-			return !ok
+	for key := range members(raw, 0) {
+		if s.member(key) == nil {
+			return false
 		}
 	}
+	return true
 }
 
 // metadataJSON returns the metadata as JSON texts without optional white space and escapes.
@@ -172,18 +171,14 @@ func (s *body) metadataJSON() map[string]string {
 	if !s.metadata.ok() {
 		return md
 	}
-	o, _ := openObject(s.raw, s.metadata.start)
-	for {
-		key, value, ok := o.next()
-		if !ok {
-			return md
-		}
+	for key, value := range members(s.raw, s.metadata.start) {
 		var text bytes.Buffer
 		if s.raw[value.start] == '"' {
 			text.Write(appendString(nil, s.text(value)))
 		} else {
 			_ = json.Compact(&text, value.of(s.raw)) // the scanner has validated it
 		}
-		md[unquote(key.of(s.raw))] = text.String()
+		md[unquote(key)] = text.String()
 	}
+	return md
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"iter"
 	"math/bits"
 	"unicode/utf8"
 )
@@ -68,6 +69,20 @@ func (o *object) next() (key, value span, ok bool) {
 	}
 	o.started, o.pos, o.last = true, end, end
 	return span{i + 1, keyEnd}, span{start, end}, true
+}
+
+// members are the keys, still escaped, and the values of the object at pos, or none if there is no object. They end
+// early at a syntax error.
+func members(b []byte, pos int) iter.Seq2[[]byte, span] {
+	return func(yield func([]byte, span) bool) {
+		o, ok := openObject(b, pos)
+		for ok {
+			var key, value span
+			if key, value, ok = o.next(); ok {
+				ok = yield(key.of(b), value)
+			}
+		}
+	}
 }
 
 func skipSpace(b []byte, i int) int {
