@@ -50,11 +50,10 @@ type KafkaCluster struct {
 // KafkaOf starts a cluster of n nodes for this test only, and stops it at the end of the test.
 func KafkaOf(t testing.TB, n int) *KafkaCluster {
 	t.Helper()
-	return own(t, n, StartKafkaCluster)
+	return own(t, n, startKafkas)
 }
 
-// StartKafkaCluster starts n nodes. The caller must close the cluster.
-func StartKafkaCluster(ctx context.Context, n int) (_ *KafkaCluster, err error) {
+func startKafkas(ctx context.Context, n int) (_ *KafkaCluster, err error) {
 	libs, java, err := kafkaInstalled()
 	if err != nil {
 		return nil, err
@@ -140,20 +139,17 @@ type RabbitCluster struct{ cluster[*Rabbit] }
 // RabbitMQOf starts a cluster of n nodes for this test only, and stops it at the end of the test.
 func RabbitMQOf(t testing.TB, cfg RabbitConfig, n int) *RabbitCluster {
 	t.Helper()
-	return own(t, n, func(ctx context.Context, n int) (*RabbitCluster, error) { return StartRabbitCluster(ctx, cfg, n) })
-}
-
-// StartRabbitCluster starts n nodes and returns once all know each other. The caller must close the cluster.
-func StartRabbitCluster(ctx context.Context, cfg RabbitConfig, n int) (*RabbitCluster, error) {
-	rabbits, err := newRabbits(ctx, cfg, n)
-	if err != nil {
-		return nil, err
-	}
-	c := &RabbitCluster{cluster[*Rabbit]{rabbits}}
-	if err := c.start(ctx, func() error { return c.complete(ctx) }); err != nil {
-		return nil, errors.Join(err, c.Close())
-	}
-	return c, nil
+	return own(t, n, func(ctx context.Context, n int) (*RabbitCluster, error) {
+		rabbits, err := newRabbits(ctx, cfg, n)
+		if err != nil {
+			return nil, err
+		}
+		c := &RabbitCluster{cluster[*Rabbit]{rabbits}}
+		if err := c.start(ctx, func() error { return c.complete(ctx) }); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+		return c, nil
+	})
 }
 
 // complete returns nil once every node reports all nodes as running.

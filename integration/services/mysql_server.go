@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -53,6 +52,7 @@ func (m *MySQLServer) RestartWith(ctx context.Context, args ...string) error {
 // mysqlProduct has the differences between starting MariaDB and MySQL.
 type mysqlProduct struct {
 	name      string                                      // as integration/install.sh calls it
+	env       string                                      // the variable that names a running one
 	installed func() (program string, o account, e error) // an UnavailableError without it
 	init      func(program, initFile string) (command string, args []string)
 	initSQL   string   // the content of init's file
@@ -64,8 +64,8 @@ type mysqlProduct struct {
 func (p mysqlProduct) shared(t testing.TB, l *lazy[*MySQLServer], cfg MySQLConfig) *MySQLServer {
 	t.Helper()
 	return l.get(t, func(ctx context.Context) (*MySQLServer, error) {
-		if m, err := externalMySQL(ctx, p.name); m != nil || err != nil {
-			return m, err
+		if u := os.Getenv(p.env); u != "" {
+			return &MySQLServer{server: server{name: p.name, external: true}, URL: u}, nil
 		}
 		return p.start(ctx, cfg)
 	})
@@ -122,14 +122,6 @@ func (m *MySQLServer) Database(t testing.TB) string {
 
 // exec runs one statement on a separate connection.
 func (m *MySQLServer) exec(ctx context.Context, statement string) error {
-	return m.on(func(db *sql.DB) error {
-		_, err := db.ExecContext(ctx, statement)
-		return err
-	})
-}
-
-// on calls fn with a pool, and closes it afterwards.
-func (m *MySQLServer) on(fn func(db *sql.DB) error) error {
 	dsn, err := MySQLDSN(m.URL)
 	if err != nil {
 		return err
@@ -145,43 +137,10 @@ func (m *MySQLServer) on(fn func(db *sql.DB) error) error {
 	}
 	db := sql.OpenDB(connector)
 	defer db.Close()
-	if err := fn(db); err != nil {
+	if _, err := db.ExecContext(ctx, statement); err != nil {
 		return fmt.Errorf("services: %s: %w", m.name, err)
 	}
 	return nil
-}
-
-// externalMySQL returns the server that the environment names, or nil if it names none. TEST_MYSQL_URL may name a
-// MariaDB, as it did before tests ran on MySQL too: it is then treated as a MariaDB.
-func externalMySQL(ctx context.Context, product string) (*MySQLServer, error) {
-	for _, env := range []string{mariadbEnv, mysqlEnv} {
-		u := os.Getenv(env)
-		if u == "" {
-			continue
-		}
-		m := &MySQLServer{server: server{name: product, external: true}, URL: u}
-		var version string
-		err := m.on(func(db *sql.DB) error { return db.QueryRowContext(ctx, "SELECT VERSION()").Scan(&version) })
-		if err != nil {
-			return nil, fmt.Errorf("services: %s: %w", env, err)
-		}
-		switch is := productOf(version); {
-		case is == product:
-			return m, nil
-		case env == mariadbEnv && product == "mariadb":
-			return nil, fmt.Errorf("services: %s names a server of version %s, which is not MariaDB: name it in %s", env,
-				version, mysqlEnv)
-		}
-	}
-	return nil, nil //nolint:nilnil // neither a server nor an error
-}
-
-// productOf distinguishes the products by their version, such as 9.7.4-2 and 10.11.14-MariaDB-0+deb12u2.
-func productOf(version string) string {
-	if strings.Contains(version, "MariaDB") {
-		return "mariadb"
-	}
-	return "mysql"
 }
 
 // mariadbEnv names a running MariaDB.
@@ -189,6 +148,7 @@ const mariadbEnv = "TEST_MARIADB_URL"
 
 var mariadb = mysqlProduct{
 	name: "mariadb",
+	env:  mariadbEnv,
 	installed: func() (string, account, error) {
 		const program = "/usr/sbin/mariadbd"
 		owner, err := installed("mariadb", mariadbEnv, "mysql", program, "/usr/bin/mariadb-install-db")
@@ -225,6 +185,7 @@ const mysqlEnv = "TEST_MYSQL_URL"
 
 var mysqlItself = mysqlProduct{
 	name:      "mysql",
+	env:       mysqlEnv,
 	installed: mysqlInstalled,
 	init: func(program, initFile string) (string, []string) {
 		return program, append([]string{"--initialize-insecure", "--init-file=" + initFile}, mysqlArgs()...)

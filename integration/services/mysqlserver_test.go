@@ -98,34 +98,3 @@ func TestMySQL_KilledKeepsCommittedRows(t *testing.T) {
 		})
 	}
 }
-
-// TEST_MYSQL_URL named a MariaDB before there were tests on MySQL, and still may.
-func TestExternalMySQL(t *testing.T) {
-	mariadb, mysql := services.SharedMariaDB(t).URL, services.SharedMySQL(t).URL
-	for name, c := range map[string]struct {
-		mariadbURL, mysqlURL string // of the environment
-		mariadb, mysql       string // the expected servers
-	}{
-		"each by its own name":    {mariadbURL: mariadb, mysqlURL: mysql, mariadb: mariadb, mysql: mysql},
-		"MariaDB by the old name": {mysqlURL: mariadb, mariadb: mariadb},
-		"MySQL alone":             {mysqlURL: mysql, mysql: mysql},
-		"neither":                 {},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Setenv("TEST_MARIADB_URL", c.mariadbURL)
-			t.Setenv("TEST_MYSQL_URL", c.mysqlURL)
-			for product, want := range map[string]string{"mariadb": c.mariadb, "mysql": c.mysql} {
-				got, err := services.ExternalMySQL(t.Context(), product)
-				require.NoError(t, err)
-				if want == "" {
-					require.Nil(t, got)
-				} else {
-					require.Equal(t, want, got.URL)
-				}
-			}
-		})
-	}
-	t.Setenv("TEST_MARIADB_URL", mysql)
-	_, err := services.ExternalMySQL(t.Context(), "mariadb")
-	require.ErrorContains(t, err, "name it in TEST_MYSQL_URL")
-}
