@@ -52,7 +52,7 @@ func (m *Manager) edited(ctx context.Context, id int64, edit Edit) (*Entry, *Bod
 }
 
 // Edit gives a PENDING or PARKED entry a new revision of its body, which is what a redrive then sends. The original and
-// every revision remain available through [Manager.Body]; the difference is in the audit log. By.Version should be the
+// every revision remain available through Body; the difference is in the audit log. By.Version should be the
 // version that the edit is based on. An edit that changes nothing makes no revision.
 func (m *Manager) Edit(ctx context.Context, id int64, edit Edit, by By) (*Entry, payload.Diff, error) {
 	e, after, err := m.edited(ctx, id, edit)
@@ -88,11 +88,6 @@ func (m *Manager) EditAndRedrive(ctx context.Context, id int64, edit Edit, by By
 	by.Version = edited.Version
 	sent, err := m.Redrive(ctx, id, by)
 	return cmp.Or(sent, edited), err
-}
-
-// Body returns one revision of an entry's body: 0 is the original, Entry.Revision the one that a redrive sends.
-func (m *Manager) Body(ctx context.Context, id int64, revision int) (*Body, error) {
-	return m.cfg.Store.Body(ctx, id, revision)
 }
 
 // ApplyEdit returns the edited body and leaves the original unchanged. The error wraps [ErrInvalid] when the edit is

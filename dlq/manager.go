@@ -47,7 +47,10 @@ const (
 
 // Manager has an operator's operations on single dead letters; package redrive has those in bulk. It is safe for
 // concurrent use, also by many processes: every change is a compare-and-set in the store. It need not be closed.
-type Manager struct{ cfg ManagerConfig }
+type Manager struct {
+	driver.Reader // of the store
+	cfg           ManagerConfig
+}
 
 // NewManager makes a Manager. The error reports every fault of the configuration.
 func NewManager(cfg ManagerConfig) (*Manager, error) {
@@ -73,7 +76,7 @@ func NewManager(cfg ManagerConfig) (*Manager, error) {
 	}
 	cfg.PublishTimeout = cmp.Or(cfg.PublishTimeout, defaultPublishTimeout)
 	cfg.OutcomeTimeout = cmp.Or(cfg.OutcomeTimeout, defaultOutcomeTimeout)
-	return &Manager{cfg: cfg}, nil
+	return &Manager{cfg.Store, cfg}, nil
 }
 
 // Config is the Manager's configuration with its defaults filled in. A redrive.Runner works by it, too.
@@ -81,27 +84,6 @@ func (m *Manager) Config() ManagerConfig { return m.cfg }
 
 // CanRedrive reports whether the Manager has a Redriver: without one it refuses every redrive.
 func (m *Manager) CanRedrive() bool { return m.cfg.Redriver != nil }
-
-// Ping reports whether the store can take a dead letter now.
-func (m *Manager) Ping(ctx context.Context) error { return m.cfg.Store.Ping(ctx) }
-
-// List returns a page of the entries that the filter selects, without their bodies.
-func (m *Manager) List(ctx context.Context, f Filter, p Page) (driver.Listing, error) {
-	return m.cfg.Store.List(ctx, f, p)
-}
-
-// Count returns how many entries the filter selects, counting no further than limit; 0 means no limit.
-func (m *Manager) Count(ctx context.Context, f Filter, limit int64) (int64, error) {
-	return m.cfg.Store.Count(ctx, f, limit)
-}
-
-// Get returns an entry with its body. The error wraps [ErrNotFound] if it does not exist.
-func (m *Manager) Get(ctx context.Context, id int64) (*Entry, error) { return m.cfg.Store.Get(ctx, id) }
-
-// Groups returns the causes, those with the most entries first.
-func (m *Manager) Groups(ctx context.Context, q GroupQuery) ([]driver.Group, error) {
-	return m.cfg.Store.Groups(ctx, q)
-}
 
 // ListGroups is [Manager.Groups] and also reports whether there are more. With a limit of [wire.MaxGroups], a full
 // list counts as one with more, because no store can return an additional group.
@@ -116,11 +98,6 @@ func (m *Manager) ListGroups(ctx context.Context, q GroupQuery) (groups []driver
 	}
 	more = len(groups) > limit || limit == wire.MaxGroups && len(groups) == limit
 	return groups[:min(limit, len(groups))], more, nil
-}
-
-// Stats returns the numbers of a dashboard.
-func (m *Manager) Stats(ctx context.Context, q StatsQuery) (driver.Stats, error) {
-	return m.cfg.Store.Stats(ctx, q)
 }
 
 // Audit returns the changes of an entry, oldest first; the first death is not among them.

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/redrive-go/redrive/dlq/internal/scheme"
 )
 
 // DefaultURL is what [Open] opens if the URL is empty: a SQLite file in the working directory.
@@ -26,16 +28,6 @@ type Driver interface {
 type Mux struct {
 	mu      sync.RWMutex
 	drivers map[string]Driver
-}
-
-// known are the imports for the schemes, which the error about an unknown scheme proposes.
-var known = map[string]string{
-	"sqlite":     "github.com/redrive-go/redrive/dlq/sqlstore",
-	"sqlite3":    "github.com/redrive-go/redrive/dlq/sqlstore",
-	"postgres":   "github.com/redrive-go/redrive/dlq/sqlstore",
-	"postgresql": "github.com/redrive-go/redrive/dlq/sqlstore",
-	"mysql":      "github.com/redrive-go/redrive/dlq/sqlstore",
-	"mariadb":    "github.com/redrive-go/redrive/dlq/sqlstore",
 }
 
 // DefaultMux is the registry of [Register].
@@ -88,16 +80,16 @@ func (m *Mux) OpenStore(ctx context.Context, rawURL string) (Store, error) {
 	return d.OpenStore(ctx, u)
 }
 
-func (m *Mux) unknown(scheme string) error {
+func (m *Mux) unknown(name string) error {
 	here := "none is registered"
 	if schemes := m.Schemes(); len(schemes) > 0 {
 		here = "registered: " + strings.Join(schemes, ", ")
 	}
 	hint := "forgotten import?"
-	if path, ok := known[scheme]; ok {
-		hint = fmt.Sprintf("forgotten import? add _ %q", path)
+	if slices.Contains([]string{"sqlite", "postgres", "mysql"}, scheme.Canonical(name)) {
+		hint += ` add _ "github.com/redrive-go/redrive/dlq/sqlstore"`
 	}
-	return fmt.Errorf("dlq: open: unknown scheme %q (%s); %s", scheme, here, hint)
+	return fmt.Errorf("dlq: open: unknown scheme %q (%s); %s", name, here, hint)
 }
 
 // dsn matches what PostgreSQL's and MySQL's drivers accept apart from URLs. As the path of a SQLite file it would show
