@@ -5,13 +5,13 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/labelvalues"
 )
 
 const (
@@ -24,7 +24,7 @@ const (
 )
 
 // Other is the combined topic of all that have no separate series.
-const Other = "other"
+const Other = labelvalues.Other
 
 var waitingMessages = prometheus.NewDesc("redrive_broker_waiting_messages",
 	"Messages that wait in the broker. The kind is delayed (first delivery), retry, parked (behind an earlier one of "+
@@ -68,7 +68,7 @@ func (w *waiting) collect(ch chan<- prometheus.Metric, name string) {
 func bounded(depths []brokers.Depth) map[series]int64 {
 	byTopic := map[string]int64{}
 	for _, d := range depths {
-		byTopic[label(d.Topic)] += d.Messages
+		byTopic[labelvalues.Clean(d.Topic)] += d.Messages
 	}
 	topics := slices.SortedFunc(maps.Keys(byTopic), func(a, b string) int {
 		return cmp.Or(cmp.Compare(byTopic[b], byTopic[a]), cmp.Compare(a, b))
@@ -79,7 +79,7 @@ func bounded(depths []brokers.Depth) map[series]int64 {
 	}
 	sums := map[series]int64{}
 	for _, d := range depths {
-		s := series{label(d.Topic), d.Kind}
+		s := series{labelvalues.Clean(d.Topic), d.Kind}
 		if rest[s.topic] {
 			s.topic = Other
 		}
@@ -87,6 +87,3 @@ func bounded(depths []brokers.Depth) map[series]int64 {
 	}
 	return sums
 }
-
-// label returns a valid value for a Prometheus label.
-func label(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/wire"
+	"github.com/redrive-go/redrive/internal/labelvalues"
 )
 
 // reading is the result of reading the store.
@@ -129,7 +130,7 @@ func (m *Metrics) collectStore(ch chan<- prometheus.Metric) {
 	}
 	seen := map[string]bool{}
 	for _, n := range byTopic {
-		topic := label(n.Name)
+		topic := labelvalues.Clean(n.Name)
 		if seen[topic] {
 			continue // two names that are the same as labels
 		}
@@ -164,7 +165,7 @@ func (m *Metrics) collectOldest(ch chan<- prometheus.Metric) {
 	for i := range stats.ByTopic[:min(m.cfg.MaxTopics, len(stats.ByTopic))] {
 		at := m.reading.oldest[stats.ByTopic[i].Name]
 		among = among || !at.IsZero() && !at.After(stats.OldestPending)
-		if topic := label(stats.ByTopic[i].Name); !seen[topic] {
+		if topic := labelvalues.Clean(stats.ByTopic[i].Name); !seen[topic] {
 			seen[topic] = true
 			gauge(ch, d.topicOldest, age(at), topic)
 		}
@@ -192,7 +193,7 @@ func (m *Metrics) collectSources(ch chan<- prometheus.Metric, sources []collecto
 	d := &m.descs
 	for i := range sources {
 		s := &sources[i]
-		labels := []string{label(s.Broker), label(s.Topic)}
+		labels := []string{labelvalues.Clean(s.Broker), labelvalues.Clean(s.Topic)}
 		gauge(ch, d.subscribed, flag(s.Subscribed), labels...)
 		gauge(ch, d.failing, flag(s.Err != ""), labels...)
 		gauge(ch, d.held, float64(s.Held), labels...)

@@ -13,10 +13,11 @@ import (
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/internal/labelvalues"
 )
 
 // Other is the topic, and the reason, for the sum of those beyond the limit.
-const Other = "other"
+const Other = labelvalues.Other
 
 // maxReasons limits the values of the label reason: there are far fewer reasons, but a header can contain any text.
 const maxReasons = 32
@@ -60,8 +61,7 @@ type Metrics struct {
 	resolution       *prometheus.HistogramVec
 	storeErrors      *prometheus.CounterVec
 	legacyResolution prometheus.Histogram // nil unless configured
-	topics           bounded
-	reasons          bounded
+	topics, reasons  *labelvalues.Set
 
 	mu      sync.Mutex // guards the fields below; held while the store is read, so that concurrent scrapes read it once
 	sources Sources
@@ -98,7 +98,7 @@ func New(cfg Config) (*Metrics, error) {
 	}
 	m := &Metrics{
 		cfg:   cfg,
-		descs: newDescs(cfg.ConstLabels),
+		descs: newDescs(&cfg),
 		stored: counter("redrive_dlq_stored_total",
 			"Dead letters that this process has given to the store: stored for a new entry, seen for one reported before, "+
 				"died_again for a redriven one.",
@@ -114,8 +114,8 @@ func New(cfg Config) (*Metrics, error) {
 			[]string{"by"}),
 		storeErrors: counter("redrive_dlq_store_errors_total",
 			"Calls that the store did not answer: put, change, step (of a run) or stats.", "op"),
-		topics:  bounded{limit: cfg.MaxTopics, known: map[string]struct{}{}},
-		reasons: bounded{limit: maxReasons, known: map[string]struct{}{}},
+		topics:  labelvalues.NewSet(cfg.MaxTopics),
+		reasons: labelvalues.NewSet(maxReasons),
 	}
 	for _, outcome := range []string{"published", "refused", "succeeded", "failed"} {
 		m.redrives.WithLabelValues(outcome)
@@ -153,7 +153,9 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, c := range m.collectors() {
 		c.Describe(ch)
 	}
-	m.descs.describe(ch, m.cfg.LegacyNames)
+	for _, desc := range m.descs.all {
+		ch <- desc
+	}
 }
 
 // Collect implements prometheus.Collector. It may read the store.
@@ -182,13 +184,17 @@ type descs struct {
 	storeUp, entries, oldest, topicOldest, runs, runEntries, legacy *prometheus.Desc
 	spoolBytes, spoolLimit, spoolOldest, spoolRecords, spoolActive  *prometheus.Desc
 	subscribed, failing, held, collected, givenBack, lastCollected  *prometheus.Desc
+
+	all []*prometheus.Desc
 }
 
-func newDescs(labels prometheus.Labels) descs {
+func newDescs(cfg *Config) descs {
+	var all []*prometheus.Desc
 	desc := func(name, help string, variable ...string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, variable, labels)
+		all = append(all, prometheus.NewDesc(name, help, variable, cfg.ConstLabels))
+		return all[len(all)-1]
 	}
-	return descs{
+	d := descs{
 		storeUp: desc("redrive_dlq_store_up", "1 when the store has answered the last question for its statistics, else 0."),
 		entries: desc("redrive_dlq_entries", "Dead letters in the store, by status.", "topic", "status"),
 		oldest: desc("redrive_dlq_oldest_pending_age_seconds",
@@ -198,8 +204,6 @@ func newDescs(labels prometheus.Labels) descs {
 		runs: desc("redrive_dlq_runs", "Redrive runs that have not ended, by state.", "state"),
 		runEntries: desc("redrive_dlq_run_entries",
 			"Entries of the redrive runs that have not ended, by what happened to them.", "state"),
-		legacy: desc("dlq_events_total", "Older name: dead letters that are pending (not closed), resolved and "+
-			"discarded. A gauge.", "status"),
 
 		spoolBytes: desc("redrive_dlq_spool_bytes", "Bytes that wait in the spool of this process for the store."),
 		spoolLimit: desc("redrive_dlq_spool_limit_bytes", "Bytes that the spool may take."),
@@ -223,26 +227,19 @@ func newDescs(labels prometheus.Labels) descs {
 		lastCollected: desc("redrive_collector_last_collected_timestamp_seconds",
 			"When the last message of the source was stored; 0 for never.", "broker", "source"),
 	}
-}
-
-func (d *descs) describe(ch chan<- *prometheus.Desc, legacy bool) {
-	for _, desc := range []*prometheus.Desc{
-		d.storeUp, d.entries, d.oldest, d.topicOldest, d.runs, d.runEntries,
-		d.spoolBytes, d.spoolLimit, d.spoolOldest, d.spoolRecords, d.spoolActive,
-		d.subscribed, d.failing, d.held, d.collected, d.givenBack, d.lastCollected,
-	} {
-		ch <- desc
+	if cfg.LegacyNames {
+		d.legacy = desc("dlq_events_total", "Older name: dead letters that are pending (not closed), resolved and "+
+			"discarded. A gauge.", "status")
 	}
-	if legacy {
-		ch <- d.legacy
-	}
+	d.all = all
+	return d
 }
 
 // Put implements dlq.Observer.
 func (m *Metrics) Put(letters []*dlq.Entry, receipts []driver.Receipt) {
 	for i, r := range receipts {
 		e := letters[i]
-		m.stored.WithLabelValues(m.topics.bound(e.Origin.Topic), m.reasons.bound(string(e.Reason)),
+		m.stored.WithLabelValues(m.topics.Bound(e.Origin.Topic), m.reasons.Bound(string(e.Reason)),
 			strings.ReplaceAll(string(r.Result), " ", "_")).Inc()
 		if r.Result == driver.DiedAgain && e.RedriveOf != 0 {
 			m.redrives.WithLabelValues("failed").Inc()
@@ -294,34 +291,3 @@ func (m *Metrics) Stepped(s redrive.Step, done redrive.Stepped) {
 
 // Failed implements dlq.Observer.
 func (m *Metrics) Failed(op string, _ error) { m.storeErrors.WithLabelValues(op).Inc() }
-
-// bounded limits the values of a label that come from messages.
-type bounded struct {
-	limit int
-
-	mu    sync.Mutex
-	known map[string]struct{}
-}
-
-func (b *bounded) bound(value string) string {
-	value = label(value)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if _, ok := b.known[value]; ok {
-		return value
-	}
-	if len(b.known) >= b.limit {
-		return Other
-	}
-	b.known[value] = struct{}{}
-	return value
-}
-
-// label makes a text suitable for a label: valid and short.
-func label(text string) string {
-	const most = 128
-	if len(text) > most {
-		text = text[:most]
-	}
-	return strings.ToValidUTF8(text, "\ufffd")
-}

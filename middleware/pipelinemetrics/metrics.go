@@ -10,11 +10,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/redrive-go/redrive/internal/labelvalues"
 	"github.com/redrive-go/redrive/middleware"
 )
 
 // Other replaces the values of a label beyond its limit.
-const Other = "other"
+const Other = labelvalues.Other
 
 // DefaultMaxValues is how many values a label that comes from messages may have.
 const DefaultMaxValues = 100
@@ -235,7 +236,7 @@ func (m *Metrics) PublishFailed(_ context.Context, e middleware.PublishFailed) {
 
 // BreakerChanged implements [middleware.Observer].
 func (m *Metrics) BreakerChanged(_ context.Context, e middleware.BreakerChanged) {
-	circuit := m.cache.circuits.bound(e.Key)
+	circuit := m.cache.circuits.Bound(e.Key)
 	m.circuitChange.WithLabelValues(circuit, e.To).Inc()
 	if circuit == Other {
 		return // the states of several would overwrite each other

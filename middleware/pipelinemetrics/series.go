@@ -3,13 +3,13 @@ package pipelinemetrics
 import (
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/labelvalues"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -86,9 +86,6 @@ func (s *series) duration(tag int, o middleware.Outcome) prometheus.Observer {
 	return h
 }
 
-// maxLabel bounds the length of a label's value in bytes.
-const maxLabel = 128
-
 // labels are the bounded values that come from a message.
 type labels struct{ topic, handler, event string }
 
@@ -97,7 +94,7 @@ type labels struct{ topic, handler, event string }
 type cache struct {
 	make func(labels) *series
 
-	topics, handlers, events, circuits values
+	topics, handlers, events, circuits *labelvalues.Set
 
 	found atomic.Pointer[map[labels]*series]
 	mu    sync.Mutex // for adding
@@ -105,10 +102,8 @@ type cache struct {
 
 func (c *cache) init(limit int, build func(labels) *series) {
 	c.make = build
-	for _, v := range []*values{&c.topics, &c.handlers, &c.events, &c.circuits} {
-		v.limit = limit
-		v.known.Store(&map[string]struct{}{})
-	}
+	c.topics, c.handlers = labelvalues.NewSet(limit), labelvalues.NewSet(limit)
+	c.events, c.circuits = labelvalues.NewSet(limit), labelvalues.NewSet(limit)
 	c.found.Store(&map[labels]*series{})
 }
 
@@ -123,7 +118,7 @@ func (c *cache) get(d *middleware.Delivery) *series {
 
 // bounded handles values that have not occurred before, and those beyond the limit.
 func (c *cache) bounded(raw labels) *series {
-	l := labels{c.topics.bound(raw.topic), c.handlers.bound(raw.handler), c.events.bound(raw.event)}
+	l := labels{c.topics.Bound(raw.topic), c.handlers.Bound(raw.handler), c.events.Bound(raw.event)}
 	if s := (*c.found.Load())[l]; s != nil {
 		return s
 	}
@@ -137,39 +132,4 @@ func (c *cache) bounded(raw labels) *series {
 	next[l] = s
 	c.found.Store(&next)
 	return s
-}
-
-// values are the values that a label has had so far.
-type values struct {
-	limit int
-	known atomic.Pointer[map[string]struct{}]
-	mu    sync.Mutex // for adding
-}
-
-// bound returns the value to use for the label.
-func (v *values) bound(value string) string {
-	if len(value) > maxLabel {
-		value = value[:maxLabel]
-	}
-	value = strings.ToValidUTF8(value, "\ufffd")
-	known := *v.known.Load()
-	if _, ok := known[value]; ok {
-		return value
-	}
-	if len(known) >= v.limit { // the set never shrinks: a flood of names takes no lock
-		return Other
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	known = *v.known.Load()
-	if _, ok := known[value]; ok {
-		return value
-	}
-	if len(known) >= v.limit {
-		return Other
-	}
-	next := maps.Clone(known)
-	next[strings.Clone(value)] = struct{}{} // not a substring that would keep a longer text alive
-	v.known.Store(&next)
-	return value
 }
