@@ -112,38 +112,32 @@ func transmitted(dec *Decision) envelope.Error {
 }
 
 // errorTrace is the stack of a panic, or of an error that carries one and prints it with %+v (pkg/errors).
-func errorTrace(err error) (trace string) {
-	defer func() {
-		if recover() != nil {
-			trace = ""
-		}
-	}()
+func errorTrace(err error) string {
 	if panicked, ok := errorAs[*PanicError](err); ok {
 		return panicked.Stack
 	}
-	for e := err; e != nil; e = errors.Unwrap(e) {
-		if _, ok := e.(fmt.Formatter); ok {
-			if text := fmt.Sprintf("%+v", e); strings.Contains(text, "\n\t") {
-				return strings.ToValidUTF8(cut(text, envelope.MaxErrorTrace), "\ufffd")
+	return guardedValue("", func() string {
+		for e := err; e != nil; e = errors.Unwrap(e) {
+			if _, ok := e.(fmt.Formatter); ok {
+				if text := fmt.Sprintf("%+v", e); strings.Contains(text, "\n\t") {
+					return strings.ToValidUTF8(cut(text, envelope.MaxErrorTrace), "\ufffd")
+				}
 			}
 		}
-	}
-	return ""
+		return ""
+	})
 }
 
 // errorClass is the Go type of the most specific error: the outermost one that does not merely wrap another. Dead
 // letters are grouped by it.
-func errorClass(err error) (class string) {
-	defer func() {
-		if recover() != nil {
-			class = typeName(err)
-		}
-	}()
-	_, _ = errtree.Find(lastError(err), func(e error) (uint64, bool) {
-		class = typeName(e)
-		return 0, !isWrapper(class)
+func errorClass(err error) string {
+	return guardedValue(typeName(err), func() (class string) {
+		_, _ = errtree.Find(lastError(err), func(e error) (uint64, bool) {
+			class = typeName(e)
+			return 0, !isWrapper(class)
+		})
+		return class
 	})
-	return class
 }
 
 func typeName(err error) string {

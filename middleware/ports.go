@@ -183,13 +183,8 @@ func hook[P any](p *Pipeline, d *delivery, name string, f func(context.Context, 
 	done := make(chan error, 1)
 	go func() {
 		err := ErrGoexit
-		defer func() {
-			if r := recover(); r != nil {
-				err = newPanicError(r)
-			}
-			done <- err
-		}()
-		err = f(ctx, params)
+		defer func() { done <- err }()
+		err = guarded(func() error { return f(ctx, params) })
 	}()
 	start := time.Now()
 	var err error

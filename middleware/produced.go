@@ -186,17 +186,14 @@ func (a *attempt) fail(publish func(...*message.Message) error, err error) error
 // routed returns the context that the router gave a message, if a subscriber attaches no origin: the first of those
 // from which ctx is derived that names the handler. A context of a foreign type, whose parent is unknown, ends the
 // search; it has ended if the delivery has, so a shutdown is never missed.
-func routed(ctx context.Context) (live context.Context) {
-	defer func() {
-		if recover() != nil {
-			live = ctx
+func routed(ctx context.Context) context.Context {
+	return guardedValue(ctx, func() context.Context {
+		parent := reflect.Indirect(reflect.ValueOf(ctx)).FieldByName("Context").Interface().(context.Context)
+		if message.HandlerNameFromCtx(parent) == message.HandlerNameFromCtx(ctx) {
+			return routed(parent)
 		}
-	}()
-	parent := reflect.Indirect(reflect.ValueOf(ctx)).FieldByName("Context").Interface().(context.Context)
-	if message.HandlerNameFromCtx(parent) == message.HandlerNameFromCtx(ctx) {
-		return routed(parent)
-	}
-	return ctx
+		return ctx
+	})
 }
 
 // PublisherDecorator is for router.AddPublisherDecorators, if a handler's messages go to a publisher from outside this

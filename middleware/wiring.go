@@ -1,7 +1,6 @@
 package middleware
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,8 +39,10 @@ func (p *Pipeline) Plugin(r *message.Router) error {
 	if len(unknown) > 0 {
 		return unknownHandlers(unknown, slices.Collect(maps.Keys(known)))
 	}
-	if n := cmp.Or(unfitIn(r), p.unfitSubscriber(r)); n != nil {
-		return n.refusal()
+	for _, find := range []func(*message.Router) *neighbour{unfitIn, p.unfitSubscriber} {
+		if n := guardedValue(nil, func() *neighbour { return find(r) }); n != nil {
+			return n.refusal()
+		}
 	}
 	r.AddPublisherDecorators(p.PublisherDecorator)
 	return nil
@@ -198,13 +199,8 @@ func functionName(f reflect.Value) string {
 }
 
 // unfitIn finds neighbours of the pipeline among the middlewares of a router. The router has no accessor for them; if
-// its field is not as in v1.5, the first message finds them.
-func unfitIn(r *message.Router) (found *neighbour) {
-	defer func() {
-		if recover() != nil {
-			found = nil
-		}
-	}()
+// its field is not as in v1.5, it panics, and the first message finds them.
+func unfitIn(r *message.Router) *neighbour {
 	type place struct {
 		name, handler string
 		all           bool
@@ -242,12 +238,7 @@ func unfitIn(r *message.Router) (found *neighbour) {
 }
 
 // unfitSubscriber finds one among the handlers of a router, which has no accessor for them either.
-func (p *Pipeline) unfitSubscriber(r *message.Router) (found *neighbour) {
-	defer func() {
-		if recover() != nil {
-			found = nil
-		}
-	}()
+func (p *Pipeline) unfitSubscriber(r *message.Router) *neighbour {
 	if !p.writesTables() {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -253,19 +254,11 @@ func rolesOf(texts map[string]string, parse func(string) (dlqhttp.Role, error)) 
 }
 
 // level reads the level; empty is info.
-func (l *Log) level() (slog.Level, error) {
-	switch strings.ToLower(l.Level) {
-	case "debug":
-		return slog.LevelDebug, nil
-	case "", "info":
-		return slog.LevelInfo, nil
-	case "warn":
-		return slog.LevelWarn, nil
-	case "error":
-		return slog.LevelError, nil
-	default:
+func (l *Log) level() (level slog.Level, err error) {
+	if err = level.UnmarshalText([]byte(cmp.Or(l.Level, "info"))); err != nil || strings.ContainsAny(l.Level, "+-") {
 		return 0, fmt.Errorf("log.level: %q: debug, info, warn or error", l.Level)
 	}
+	return level, nil
 }
 
 // Logger makes a logger that writes to w, in colour if w is a terminal. It redacts by the rules; nil rules hide
