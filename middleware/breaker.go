@@ -96,18 +96,16 @@ func (c *circuits) admit(ctx context.Context, m *message.Message, id string) (*c
 	return nil, &CircuitOpenError{Key: own.key, Remaining: remaining}
 }
 
-func (c *circuits) key(ctx context.Context, m *message.Message) (key string) {
+func (c *circuits) key(ctx context.Context, m *message.Message) string {
+	key := c.pipeline.handlerName(ctx)
 	if c.config.Key == nil {
-		return c.pipeline.handlerName(ctx)
+		return key
 	}
-	defer func() {
-		if r := recover(); r != nil {
-			c.pipeline.log(ctx, slog.LevelError, "Breaker.Key panicked; using the handler's name as the key",
-				slog.String("error", newPanicError(r).Error()))
-			key = c.pipeline.handlerName(ctx)
-		}
-	}()
-	return c.config.Key(m)
+	if err := guarded(func() error { key = c.config.Key(m); return nil }); err != nil {
+		c.pipeline.log(ctx, slog.LevelError, "Breaker.Key panicked; using the handler's name as the key",
+			slog.String("error", err.Error()))
+	}
+	return key
 }
 
 func (c *circuits) circuit(key string) *circuit {
