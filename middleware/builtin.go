@@ -12,7 +12,6 @@ import (
 	"os"
 	"reflect"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -151,13 +150,11 @@ func failsafeErrors(err error) (Verdict, bool) {
 	return noVerdict()
 }
 
-// gobreakerOpen handles sony/gobreaker, also as wrapped by Watermill's CircuitBreaker: the call was not made, because
-// the circuit is open, or half-open and probed by others. Its versions have different values with the same texts, and
-// importing one of them would not match the other.
+// gobreakerOpen handles sony/gobreaker, also as wrapped by Watermill's CircuitBreaker: the call was not made. Its
+// versions have different values with the same text, and importing one of them would not match the other.
 func gobreakerOpen(err error) (Verdict, bool) {
 	for e := err; e != nil; e = errors.Unwrap(e) {
-		if typeName(e) == "*errors.errorString" &&
-			slices.Contains([]string{"circuit breaker is open", "too many requests"}, e.Error()) {
+		if typeName(e) == "*errors.errorString" && e.Error() == "circuit breaker is open" {
 			return Verdict{Kind: KindDefer, Rule: "gobreaker: circuit open"}, true
 		}
 	}

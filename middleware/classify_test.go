@@ -123,7 +123,6 @@ var databaseErrors = []classified{
 var otherErrors = []classified{
 	{"D39 circuit open", fmt.Errorf("x: %w", circuitbreaker.ErrOpen), deferred, ""},
 	{"gobreaker open", fmt.Errorf("x: %w", errors.New("circuit breaker is open")), deferred, ""},
-	{"gobreaker half-open", fmt.Errorf("x: %w", errors.New("too many requests")), deferred, ""},
 	{"bulkhead full", bulkhead.ErrFull, deferred, ""},
 	{"own rate limit", ratelimiter.ErrExceeded, deferred, ""},
 	{"failsafe timeout", failsafetimeout.ErrExceeded, retryable, ""},

@@ -76,7 +76,8 @@ func shipped() []composition {
 			settings := reflect.New(reflect.TypeOf(theirs.NewCircuitBreaker).In(0)).Elem()
 			made := reflect.ValueOf(theirs.NewCircuitBreaker).Call([]reflect.Value{settings})[0]
 			return made.Interface().(theirs.CircuitBreaker).Middleware
-		}, "outside it sees no failures; inside, what it refuses is deferred; `Config.Breaker` also reports it"},
+		}, "outside it sees no failures; inside, an open circuit defers messages, but a half-open one costs those that it " +
+			"refuses an attempt: use `Config.Breaker`"},
 		{"CorrelationID", plain(theirs.CorrelationID), ""},
 		{"Deduplicator", func(*testing.T, message.Publisher) message.HandlerMiddleware {
 			return (&theirs.Deduplicator{Repository: seen{}}).Middleware
