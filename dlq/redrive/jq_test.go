@@ -95,15 +95,9 @@ func TestRun_JQNeverEvaluated(t *testing.T) {
 		require.Equal(t, redrive.Stopped, run.State)
 		require.Contains(t, run.Cause, payload.ErrNotEvaluated.Error())
 		require.Equal(t, redrive.Counts{Waiting: 3}, run.Counts)
-		for name, try := range map[string]func() error{
-			"edit":    func() error { _, _, err := m.Edit(t.Context(), 1, dlq.Edit{JQ: "."}, ana); return err },
-			"preview": func() error { _, err := m.PreviewRun(t.Context(), redrive.Spec{JQ: ".n = 7"}, 0); return err },
-			"review":  func() error { _, err := m.ReviewRun(t.Context(), run.ID, 0); return err },
-		} {
-			err := try()
-			require.ErrorIs(t, err, payload.ErrNotEvaluated, name)
-			require.NotErrorIs(t, err, dlq.ErrInvalid, name)
-		}
+		_, _, err = m.Edit(t.Context(), 1, dlq.Edit{JQ: "."}, ana)
+		require.ErrorIs(t, err, payload.ErrNotEvaluated)
+		require.NotErrorIs(t, err, dlq.ErrInvalid)
 	})
 }
 

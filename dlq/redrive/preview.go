@@ -2,7 +2,6 @@ package redrive
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
@@ -69,26 +68,19 @@ func (rn *Runner) PreviewRun(ctx context.Context, spec Spec, sample int) (*Previ
 		if e.Body, err = rn.cfg.Store.Body(ctx, e.ID, e.Revision); err != nil {
 			return p, err
 		}
-		s, err := rn.sample(ctx, e, spec.JQ, e.Body)
-		if err != nil {
-			return p, err
-		}
-		p.Sample, entries = append(p.Sample, s), append(entries, e)
+		p.Sample, entries = append(p.Sample, rn.sample(ctx, e, spec.JQ, e.Body)), append(entries, e)
 	}
 	p.Destinations = rn.destinations(ctx, &run, entries)
 	return p, nil
 }
 
-// sample is an entry as it would be sent after the jq expression, compared with the body before. It fails if the
-// expression was not evaluated.
-func (rn *Runner) sample(ctx context.Context, e *dlq.Entry, jq string, before *dlq.Body) (Sample, error) {
+// sample is an entry as it would be sent after the jq expression, compared with the body before.
+func (rn *Runner) sample(ctx context.Context, e *dlq.Entry, jq string, before *dlq.Body) Sample {
 	s := Sample{Entry: *e}
 	after := e.Body
 	if jq != "" {
 		edited, err := payload.Edit(ctx, rn.cfg.JQ, jq, e.Body)
 		switch {
-		case errors.Is(err, payload.ErrNotEvaluated), err != nil && ctx.Err() != nil:
-			return s, err
 		case err != nil:
 			s.Problem = err.Error()
 		case edited != nil:
@@ -98,7 +90,7 @@ func (rn *Runner) sample(ctx context.Context, e *dlq.Entry, jq string, before *d
 	if after != before {
 		s.Diff, s.Before, s.After = payload.Compare(before, after), before, after
 	}
-	return s, nil
+	return s
 }
 
 // Review is what a second person looks at before approving a run: what is frozen, not what its filter would select now.
@@ -144,11 +136,7 @@ func (rn *Runner) ReviewRun(ctx context.Context, id string, sample int) (*Review
 				return nil, err
 			}
 		}
-		s, err := rn.sample(ctx, e, run.Spec.JQ, died)
-		if err != nil {
-			return nil, err
-		}
-		r.Sample = append(r.Sample, s)
+		r.Sample = append(r.Sample, rn.sample(ctx, e, run.Spec.JQ, died))
 	}
 	return r, nil
 }
