@@ -194,14 +194,13 @@ func (b *lateBroker) DeadLetter(ctx context.Context, d *envelope.DeadLetter) err
 	return with(ctx, b, func(open brokers.Broker) error { return open.DeadLetter(ctx, d) })
 }
 
-// Readers implements brokers.ReaderCounter. The error of an open broker that does not answer in time does not tell
-// whether it is reachable.
+// Readers implements brokers.ReaderCounter. A broker that does not answer in time may be reachable nevertheless.
 func (b *lateBroker) Readers(ctx context.Context, origin envelope.Origin) (n int, err error) {
 	err = with(ctx, b, func(open brokers.ReaderCounter) error { n, err = open.Readers(ctx, origin); return err })
 	if err == nil {
 		return n, nil
 	}
-	if down := b.Ping(ctx); down != nil && (ctx.Err() == nil || b.Unwrap() == nil) {
+	if down := b.Ping(ctx); down != nil && ctx.Err() == nil {
 		err = fmt.Errorf("%w: %w", redrive.ErrUnreachable, down)
 	}
 	return 0, err

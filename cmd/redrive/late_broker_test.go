@@ -315,8 +315,8 @@ func TestLateBroker_Command(t *testing.T) {
 			return nil, context.Cause(ctx)
 		})
 		_, err := frozen.Readers(short, envelope.Origin{Topic: "orders"})
-		require.ErrorIs(t, err, redrive.ErrUnreachable)
 		require.ErrorContains(t, err, "broker rabbit: ")
+		require.NotErrorIs(t, err, redrive.ErrUnreachable, "it may only be slow")
 
 		unused, _ := newLate(t, false, nil)
 		require.NoError(t, unused.Close())

@@ -92,8 +92,6 @@ func (rn *Runner) destinations(ctx context.Context, run *Run, entries []*dlq.Ent
 func countReaders(ctx context.Context, counter ReaderCounter, asked []question, found []Destination) {
 	ctx, cancel := context.WithTimeout(ctx, readersTime)
 	defer cancel()
-	calls, end := context.WithTimeout(ctx, readersTime*9/10) // so that it arrives in time that a broker does not answer
-	defer end()
 	type answer struct {
 		i, readers int
 		err        error
@@ -108,7 +106,7 @@ func countReaders(ctx context.Context, counter ReaderCounter, asked []question, 
 			for i := range next {
 				a := answer{i: i}
 				a.err = guarded.Call(func() (err error) {
-					a.readers, err = counter.Readers(driver.WithCollected(calls, asked[i].collected), asked[i].origin)
+					a.readers, err = counter.Readers(driver.WithCollected(ctx, asked[i].collected), asked[i].origin)
 					return err
 				})
 				answers <- a

@@ -99,16 +99,15 @@ func TestPreviewRun_FrozenBroker(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		thaw := make(chan struct{})
-		m, _, _ := readersOf(t, func(ctx context.Context, origin envelope.Origin) (int, error) {
+		m, _, _ := readersOf(t, func(_ context.Context, origin envelope.Origin) (int, error) {
 			switch origin.Consumer {
 			case "frozen":
 				<-thaw
-			case "late":
-				<-ctx.Done()
+			case "down":
 				return 0, fmt.Errorf("%w: no answer", redrive.ErrUnreachable)
 			}
 			return 0, nil
-		}, "frozen", "billing", "late")
+		}, "frozen", "billing", "down")
 		began := time.Now()
 		p, err := m.PreviewRun(t.Context(), redrive.Spec{}, 100)
 		require.NoError(t, err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -226,20 +227,22 @@ type RunDestination struct {
 	EveryGroup bool `json:"every_group,omitempty" doc:"It is the topic: every group that reads it gets the messages."`
 }
 
-// Warning reports that the broker is down, that every group gets the messages, or that no consumer reads the
+// Warning reports that the broker is down, and that every group gets the messages or that no consumer reads the
 // destination. It is empty if one does, or if that is not known.
 func (d *RunDestination) Warning() string {
+	var warnings []string
 	if d.Unreachable != "" {
-		return d.Unreachable
+		warnings = append(warnings, d.Unreachable)
 	}
-	if d.EveryGroup {
-		return fmt.Sprintf("it goes to topic %s: every group that reads it gets it, not only the one that failed", d.Topic)
+	switch {
+	case d.EveryGroup:
+		warnings = append(warnings, fmt.Sprintf(
+			"it goes to topic %s: every group that reads it gets it, not only the one that failed", d.Topic))
+	case d.Readers == 0:
+		warnings = append(warnings, fmt.Sprintf("no consumer reads %s of %s now: start %s, or what is redriven waits there",
+			cmp.Or(d.RedriveTo, d.Topic), cmp.Or(d.Consumer, d.Topic), cmp.Or(d.Consumer, "its consumer")))
 	}
-	if d.Readers != 0 {
-		return ""
-	}
-	return fmt.Sprintf("no consumer reads %s of %s now: start %s, or what is redriven waits there",
-		cmp.Or(d.RedriveTo, d.Topic), cmp.Or(d.Consumer, d.Topic), cmp.Or(d.Consumer, "its consumer"))
+	return strings.Join(warnings, "; ")
 }
 
 // RunReview is what a second person looks at before approving a run.

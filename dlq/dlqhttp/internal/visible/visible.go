@@ -189,6 +189,7 @@ func (v View) Preview(p *redrive.Preview) wire.RunPreview {
 	}
 	seen := map[wire.RunDestination]bool{}
 	shown.Destinations = slices.DeleteFunc(shown.Destinations, func(d wire.RunDestination) bool {
+		d.Unreachable = "" // its text may tell apart what looks the same
 		again := seen[d]
 		seen[d] = true
 		return again
