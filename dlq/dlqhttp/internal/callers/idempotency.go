@@ -158,8 +158,8 @@ func (c *Answers) Idempotent(bodyLimit int64, next http.Handler) http.Handler {
 	})
 }
 
-// isImport reports whether a request is an import, whose body is not kept in memory.
-func isImport(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/entries/import") }
+// isImport reports whether a request is an import through the API, whose body is not kept in memory.
+func isImport(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/api/v1/entries/import") }
 
 // begin finds the response for a key, or records that the request with it has begun.
 func (i *idempotency) begin(name, request [32]byte) (found *answer, begun bool) {
