@@ -113,10 +113,10 @@ func transmitted(dec *Decision) envelope.Error {
 
 // errorTrace is the stack of a panic, or of an error that carries one and prints it with %+v (pkg/errors).
 func errorTrace(err error) string {
-	if panicked, ok := errorAs[*PanicError](err); ok {
-		return panicked.Stack
-	}
 	return guardedValue("", func() string {
+		if panicked, ok := errorAs[*PanicError](err); ok {
+			return panicked.Stack
+		}
 		for e := err; e != nil; e = errors.Unwrap(e) {
 			if _, ok := e.(fmt.Formatter); ok {
 				if text := fmt.Sprintf("%+v", e); strings.Contains(text, "\n\t") {
