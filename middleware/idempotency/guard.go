@@ -197,7 +197,8 @@ func (g *Guard) run(h message.HandlerFunc, m *message.Message, claim *Claim) (ou
 		// succeed: as the last one, it would make a dead letter of a message that nothing is wrong with.
 		err = g.cfg.Busy(fmt.Errorf("%w: %w", ErrLost, err), lookAgain)
 	case claim.completed(0) && !decisive(err):
-		// The handler's transaction may have been committed without an answer.
+		// The handler's transaction may have been committed without an answer. One that is still open ends with its context.
+		cancel(context.Canceled)
 		fault := g.settle(outer, func(ctx context.Context) error {
 			fault := g.cfg.Store.Renew(ctx, claim.Key, claim.Owner, g.cfg.Lease) // waits for a server that is still committing
 			if !errors.Is(fault, ErrLost) {

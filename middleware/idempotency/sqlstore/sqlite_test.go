@@ -187,6 +187,8 @@ func TestCompleteTx_CommitWithoutAnAnswer(t *testing.T) {
 	}{
 		"Stored":    {end: (*sql.Tx).Commit, fault: errBoom, runs: 1},
 		"NotStored": {end: (*sql.Tx).Rollback, fault: errBoom, want: [2]error{errBoom, errBoom}, runs: 2},
+		// the handler leaves its transaction to the end of its context
+		"Open": {end: func(*sql.Tx) error { return nil }, fault: errBoom, want: [2]error{errBoom, errBoom}, runs: 2},
 		// the handler wants a dead letter, although its effect has happened
 		"Permanent": {end: (*sql.Tx).Commit, fault: permanent, want: [2]error{permanent, nil}, runs: 1},
 		// its second transaction has found another owner
@@ -244,6 +246,7 @@ func TestComplete_WaitsForOtherWriters(t *testing.T) {
 			_, err = h(message.NewMessage("1", nil))
 			require.NoError(t, err)
 			time.Sleep(5 * time.Second) // virtual
+			synctest.Wait()
 		}
 		require.Equal(t, 1, runs)
 	})
