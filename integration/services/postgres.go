@@ -108,7 +108,7 @@ func (p *PostgresServer) Database(t testing.TB) string {
 	})
 }
 
-// FailOver makes the database of a URL read-only and ends its sessions. Sessions begun after restore are writable again.
+// FailOver makes the database of a URL read-only and ends its sessions. Sessions that begin after restore can write.
 func (p *PostgresServer) FailOver(t testing.TB, database string) (restore func()) {
 	t.Helper()
 	u, err := url.Parse(database)

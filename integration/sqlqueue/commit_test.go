@@ -301,7 +301,8 @@ func guardedCut(t *testing.T, url string, cut commitCut, runs, failed int) {
 	})
 	await.True(t, func() bool {
 		_, err := handle(message.NewMessage("m", payload))
-		if marked, ok := errors.AsType[*middleware.MarkedError](err); err != nil && (!ok || marked.Kind != middleware.KindDefer) {
+		marked, ok := errors.AsType[*middleware.MarkedError](err)
+		if err != nil && (!ok || marked.Kind != middleware.KindDefer) {
 			counted++
 		}
 		proxy.heal()
