@@ -92,7 +92,8 @@ where there is one), or through a server's API (--server, --profile): dlq and ru
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 
 	store := "config store schema archive"
-	root.AddCommand(uses(store+" broker server profile token-file", a.dlqCommand(), a.runsCommand(), a.auditCommand(),
+	audit := group("audit", "Look at who changed what, when and why", "", a.auditListCommand())
+	root.AddCommand(uses(store+" broker server profile token-file", a.dlqCommand(), a.runsCommand(), audit,
 		a.doctorCommand())...)
 	root.AddCommand(uses(store+" broker", a.serveCommand(), a.configCommand())...)
 	root.AddCommand(uses(store, a.tokenCommand(), a.migrateCommand())...)

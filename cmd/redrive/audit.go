@@ -12,10 +12,6 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-func (a *app) auditCommand() *cobra.Command {
-	return group("audit", "Look at who changed what, when and why", "", a.auditListCommand())
-}
-
 func (a *app) auditListCommand() *cobra.Command {
 	var (
 		query       wire.AuditQuery

@@ -151,8 +151,9 @@ func (s *Spool) drainSegment(ctx context.Context, seg *segment, take func(contex
 		lines.bad = 0
 	}
 	seg.damaged += lines.bad
-	if len(lines.torn) > 0 {
-		if err := keepTorn(seg.path, lines.torn); err != nil {
+	if len(lines.torn) > 0 { // kept in a file next to it, for a person
+		kept := strings.TrimSuffix(seg.path, segmentSuffix) + tornSuffix
+		if err := writeFile(kept, os.O_TRUNC, lines.torn); err != nil {
 			return &fileError{err}
 		}
 		seg.torn = true

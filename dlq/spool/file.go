@@ -115,11 +115,6 @@ func syncDir(dir string) error {
 	return nil
 }
 
-// keepTorn keeps the torn end of a segment in a file next to it, for a person.
-func keepTorn(segmentPath string, torn []byte) error {
-	return writeFile(strings.TrimSuffix(segmentPath, segmentSuffix)+tornSuffix, os.O_TRUNC, torn)
-}
-
 // writeFile durably writes to a file that only this user may read.
 func writeFile(path string, flag int, data []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|flag, 0o600)

@@ -98,11 +98,6 @@ func (d *deltas) count(e *dlq.Entry, n int64) {
 	}
 }
 
-// diedAgain counts another death of an entry, which no later change of the entry undoes.
-func (d *deltas) diedAgain(e *dlq.Entry) {
-	d.addHour(hourDelta{hourKey: hourKey{e.DiedAt, e.Fingerprint}, DiedAgain: 1})
-}
-
 func (d *deltas) addGroup(n groupDelta) {
 	g := at(&d.groups, n.Fingerprint, groupDelta{First: n.First})
 	was := *g

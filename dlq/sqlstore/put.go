@@ -288,7 +288,7 @@ func (p *putting) die(ctx context.Context, i int, row, d *dlq.Entry) error {
 	after, outcome := row.Die(d)
 	p.receipts[i] = driver.Receipt{ID: row.ID, Result: outcome}
 	if outcome == driver.DiedAgain {
-		p.deltas.diedAgain(&after)
+		p.deltas.addHour(hourDelta{hourKey: hourKey{after.DiedAt, after.Fingerprint}, DiedAgain: 1}) // never undone
 		if err := p.keepBody(ctx, &after, d); err != nil {
 			return err
 		}
