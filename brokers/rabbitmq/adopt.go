@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -144,12 +145,17 @@ func (p *Plan) compareQueue(ctx context.Context, d *declarer, q Queue) ([]Bindin
 	if waits && err != nil {
 		return nil, err
 	}
-	p.design.known.Store(q.Name, full)
+	if _, known := p.design.known.Load(q.Name); err == nil || !known { // policies that were seen before still apply
+		p.design.known.Store(q.Name, full)
+	}
 	if !waits {
 		return nil, nil
 	}
 	return p.returnBindings(path, full)
 }
+
+// policyTimeout leaves time for the broker itself within declareTimeout if the management API does not answer.
+const policyTimeout = 3 * time.Second
 
 // withPolicies returns the arguments of a queue and what policies set, if the management API is configured. Of two
 // limits the lower one applies. With an error they are the arguments alone.
@@ -157,7 +163,9 @@ func (p *Plan) withPolicies(ctx context.Context, queue string, args amqp.Table) 
 	if p.design.management == nil {
 		return args, nil
 	}
-	policy, err := p.design.management.policy(ctx, queue)
+	asking, cancel := context.WithTimeout(ctx, policyTimeout)
+	defer cancel()
+	policy, err := p.design.management.policy(asking, queue)
 	if err != nil {
 		return args, fmt.Errorf("rabbitmq: look at the policies of queue %q: %w", queue, err)
 	}
@@ -165,9 +173,10 @@ func (p *Plan) withPolicies(ctx context.Context, queue string, args amqp.Table) 
 	for _, key := range []string{"dead-letter-exchange", "dead-letter-routing-key", "message-ttl", "delivery-limit"} {
 		value, set := policy.Definition[key]
 		have, has := args["x-"+key]
-		limit, limits := integer(value)
+		limit, _ := integer(value)
 		most, _ := integer(have)
-		if set && (!has || limits && uint64(limit) < uint64(most)) { //nolint:gosec // G115: a negative one is no limit
+		lower := uint64(limit) < uint64(most) //nolint:gosec // G115: a negative one is no limit
+		if set && (!has || lower && !strings.HasPrefix(key, "dead-letter")) {
 			args["x-"+key] = value
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strconv"
 	"strings"
@@ -245,18 +246,27 @@ func TestNetwork_DeliveryLimitOfAnExistingQueue(t *testing.T) {
 	}
 }
 
-// The management API only tells what policies set for an existing queue: a consumer starts without it.
+// The management API only tells what policies set for an existing queue: a consumer starts without it, also if it
+// accepts connections and says nothing.
 func TestNetwork_ExistingQueueWithoutTheManagementAPI(t *testing.T) {
 	t.Parallel()
-	url := services.SharedRabbitMQ(t).VHost(t)
-	p := dialPlain(t, url)
-	_, err := p.ch.QueueDeclare("orders", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
-	require.NoError(t, err)
-	refuses := fmt.Sprintf("http://127.0.0.1:%d", services.FreePorts(t, 1)[0])
-	b := openBroker(t, url, naming(brokers.Laravel()), params("declare", "adopt", "management", refuses))
-	s := serve(t, b, "orders", middleware.Laravel(1), succeeds)
-	p.send("", "orders", amqp.Publishing{MessageId: "m"})
-	require.Equal(t, "m", s.next().message.UUID)
+	silent := httptest.NewUnstartedServer(nil).Listener
+	t.Cleanup(func() { require.NoError(t, silent.Close()) })
+	for name, address := range map[string]string{
+		"refuses": fmt.Sprintf("127.0.0.1:%d", services.FreePorts(t, 1)[0]), "silent": silent.Addr().String(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := services.SharedRabbitMQ(t).VHost(t)
+			p := dialPlain(t, url)
+			_, err := p.ch.QueueDeclare("orders", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+			require.NoError(t, err)
+			b := openBroker(t, url, naming(brokers.Laravel()), params("declare", "adopt", "management", "http://"+address))
+			s := serve(t, b, "orders", middleware.Laravel(1), succeeds)
+			p.send("", "orders", amqp.Publishing{MessageId: "m"})
+			require.Equal(t, "m", s.next().message.UUID)
+		})
+	}
 }
 
 // A broken connection does not mean that the process is dead: a handler during which more connections break than the
