@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -35,7 +36,7 @@ type MoveConfig struct {
 //
 // It ends with an error as soon as the new broker refuses a message for good: [ErrTooLarge], [ErrUnroutable] or
 // [ErrUnsupported]. The message is then still on the old broker. Everything else, such as a missing permission, is
-// tried again for five minutes.
+// tried again, as long as any message could be moved within five minutes.
 //
 // It reads as a member of the consumer's group, so the consumer itself may run on both brokers in the meantime. End it
 // when nothing is published to the old broker any more and nothing waits there: see DepthReporter.
@@ -58,7 +59,7 @@ func Move(ctx context.Context, cfg MoveConfig) error {
 		return fmt.Errorf("brokers: move %s: %w", cfg.Topic, errors.Join(err, sub.Close()))
 	}
 	var moving sync.WaitGroup
-	var failing sync.Map // ids of messages to the time of their first failure
+	var failing atomic.Int64 // since when nothing could be moved, in nanoseconds; 0 after a success
 	for m := range messages {
 		moving.Go(func() { cfg.move(m, &failing, stop) }) //nolint:contextcheck // each message has its own
 	}
@@ -69,11 +70,11 @@ func Move(ctx context.Context, cfg MoveConfig) error {
 	return sub.Close()
 }
 
-// movePatience is for how long a message is tried again: longer than a broker takes to restart.
+// movePatience is how long it tries without a success: longer than a broker takes to restart.
 const movePatience = 5 * time.Minute
 
 // move moves one message. If the new broker rejects it, it is redelivered after a pause, or later if stop is called.
-func (cfg *MoveConfig) move(m *message.Message, failing *sync.Map, stop context.CancelCauseFunc) {
+func (cfg *MoveConfig) move(m *message.Message, failing *atomic.Int64, stop context.CancelCauseFunc) {
 	moved := m.Copy()
 	ctx := context.WithoutCancel(m.Context())
 	origin := envelope.Origin{Broker: cfg.To.Capabilities().Scheme, Topic: cfg.Topic, Consumer: cfg.Consumer}
@@ -81,9 +82,9 @@ func (cfg *MoveConfig) move(m *message.Message, failing *sync.Map, stop context.
 		origin.Key = from.Key
 	}
 	if err := cfg.To.Reschedule(ctx, origin, moved, 0); err != nil {
-		since, _ := failing.LoadOrStore(m.UUID, time.Now())
+		failing.CompareAndSwap(0, time.Now().UnixNano())
 		if errors.Is(err, ErrTooLarge) || errors.Is(err, ErrUnroutable) || errors.Is(err, ErrUnsupported) ||
-			time.Since(since.(time.Time)) > movePatience {
+			time.Since(time.Unix(0, failing.Load())) > movePatience {
 			stop(fmt.Errorf("brokers: move %s: the new broker refuses message %s; it is still on the old one: remove the "+
 				"cause or handle it there, then move the rest: %w", cfg.Topic, m.UUID, err))
 		}
@@ -91,7 +92,7 @@ func (cfg *MoveConfig) move(m *message.Message, failing *sync.Map, stop context.
 		return
 	}
 	m.Ack()
-	failing.Delete(m.UUID)
+	failing.Store(0)
 	if cfg.Moved != nil {
 		cfg.Moved(m)
 	}
