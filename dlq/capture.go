@@ -136,7 +136,9 @@ func (l *Letters) keep(
 	// While the store is known to be down, callers do not wait for it: the importer polls it.
 	storeErr := errStoreDown
 	if l.importer == nil || !l.importer.down() {
-		storeErr = l.tryStore(ctx, write)
+		trying, cancel := context.WithTimeout(ctx, l.opts.storeTimeout)
+		defer cancel()
+		storeErr = write(trying)
 	}
 	if storeErr == nil {
 		return nil
@@ -163,9 +165,3 @@ func (l *Letters) keep(
 }
 
 var errStoreDown = errors.New("the store does not answer; it is retried in the background")
-
-func (l *Letters) tryStore(ctx context.Context, write func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, l.opts.storeTimeout)
-	defer cancel()
-	return write(ctx)
-}

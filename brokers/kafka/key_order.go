@@ -229,10 +229,6 @@ type keyedExecutor struct {
 	busy map[string][]*delivery // keys in flight, with the deliveries waiting behind them
 }
 
-func newKeyedExecutor(n int, run func(*delivery)) *keyedExecutor {
-	return &keyedExecutor{n: n, run: run, slots: make(chan struct{}, n), busy: map[string][]*delivery{}}
-}
-
 // submit accepts a delivery. It blocks while n deliveries run, and reports false if ctx ended first.
 func (e *keyedExecutor) submit(ctx context.Context, d *delivery) bool {
 	if e.n > 1 && d.record.Key != nil && e.queue(d) {

@@ -59,7 +59,8 @@ func newPartition(sub *subscription, id int32, client *kgo.Client) *partition {
 	p.ctx, p.stop = context.WithCancel(sub.closing)
 	if sub.strict {
 		p.order = newKeyOrder(p)
-		p.keyed = newKeyedExecutor(sub.q.Concurrency, p.order.handle)
+		n := sub.q.Concurrency
+		p.keyed = &keyedExecutor{n: n, run: p.order.handle, slots: make(chan struct{}, n), busy: map[string][]*delivery{}}
 	}
 	return p
 }

@@ -79,12 +79,9 @@ func New(cfg Config) (brokers.Broker, error) {
 		Server:     server,
 		Initialize: func(_ context.Context, topic, group string) error { return h.initialize(topic, group) },
 		Broker:     cfg.Broker,
-	}, Driver{}.Params(), unnamed)
-}
-
-// unnamed leaves Server empty, which is refused.
-func unnamed(context.Context) (string, error) {
-	return "", errors.New("neither the URL nor Config.Server names the GoChannel, and others may share its Delays")
+	}, Driver{}.Params(), func(context.Context) (string, error) {
+		return "", errors.New("neither the URL nor Config.Server names the GoChannel, and others may share its Delays")
+	})
 }
 
 func nameOf(url string) (string, error) {
