@@ -259,6 +259,12 @@ func (d *declarer) readArguments(ctx context.Context, q Queue) (amqp.Table, erro
 		case "exclusive":
 			return args, err
 		default:
+			if _, sent := args[different.Argument]; different.Have == unseen && !sent { // it is taken to be the planned one
+				if planned, ok := q.Args[different.Argument]; ok {
+					args[different.Argument] = planned
+				}
+				return args, nil
+			}
 			different.applyTo(args)
 		}
 	}
@@ -270,7 +276,7 @@ func (e *ArgumentError) applyTo(args amqp.Table) {
 	number, err := strconv.ParseInt(e.Have, 10, 64)
 	_, text := args[e.Argument].(string) // RabbitMQ 3 does not name the types of two different values
 	switch {
-	case e.Have == "none":
+	case e.Have == "none", e.Have == unseen: // the explanation without ours is shorter
 		delete(args, e.Argument)
 	case e.Have == `""`:
 		args[e.Argument] = ""

@@ -49,6 +49,11 @@ var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for (queue|exc
 	`received (?:the value )?(?:'(.*?)'|none)(?: of type '[^']*')? but current is (?:the value )?(?:'(.*?)'|none)(?: ` +
 	`of type '([^']*)')?$`)
 
+// cutOff is how RabbitMQ ends an explanation that is longer than AMQP allows: the values are not, or not all, in it.
+var cutOff = regexp.MustCompile(`inequivalent arg '([^']*)' for (queue) '([^']*).*\.\.\.$`)
+
+const unseen = "..."
+
 // explain turns RabbitMQ's refusal of a declaration into an ArgumentError.
 func explain(err error) error {
 	refusal, ok := errors.AsType[*amqp.Error](err)
@@ -56,6 +61,9 @@ func explain(err error) error {
 		return err
 	}
 	m := inequivalent.FindStringSubmatchIndex(refusal.Reason)
+	if cut := cutOff.FindStringSubmatch(refusal.Reason); m == nil && cut != nil {
+		return &ArgumentError{Argument: cut[1], Kind: cut[2], Name: cut[3], Want: unseen, Have: unseen}
+	}
 	if m == nil {
 		return err
 	}

@@ -38,6 +38,11 @@ func TestExplain_NamesArgumentAndBothValues(t *testing.T) {
 				"'direct'",
 			ArgumentError{Kind: "exchange", Name: "bus", Argument: "type", Want: "topic", Have: "direct"},
 		},
+		"values that were cut off": {
+			"PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-routing-key' for queue 'orders' in vhost '/': received the " +
+				"value 'orders' of type 'longstr' but current...",
+			ArgumentError{Kind: "queue", Name: "orders", Argument: "x-dead-letter-routing-key", Want: "...", Have: "..."},
+		},
 		"durability": {
 			"PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q' in vhost '/': received 'true' but current is " +
 				"'false'",

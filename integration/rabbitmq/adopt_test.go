@@ -205,3 +205,31 @@ func onServer(t *testing.T, rabbit *services.Rabbit, rawURL, what string) (names
 	}
 	return names
 }
+
+// RabbitMQ cuts its explanations off at 255 bytes. With long names they do not tell the existing value, and a consumer
+// of a TTL cycle whose time to live was the planned one did not start.
+func TestAdopt_LongNames(t *testing.T) {
+	t.Parallel()
+	const queue, bus = "sgp.fechamento.reabertura.notificacao.dre", "sme.sgp.workers"
+	for name, wait := range map[string]int32{"the planned time to live": 5000, "another": 400} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := services.SharedRabbitMQ(t).VHost(t)
+			p := dialPlain(t, url)
+			for exchange, bound := range map[string]string{bus: queue, bus + ".deadletter": queue + ".deadletter"} {
+				require.NoError(t, p.ch.ExchangeDeclare(exchange, "direct", true, false, false, false, nil))
+				args := amqp.Table{"x-dead-letter-exchange": bus + ".deadletter"}
+				if bound != queue {
+					args = amqp.Table{"x-dead-letter-exchange": bus, "x-message-ttl": wait}
+				}
+				_, err := p.ch.QueueDeclare(bound, true, false, false, false, args)
+				require.NoError(t, err)
+				require.NoError(t, p.ch.QueueBind(bound, queue, exchange, false, nil))
+			}
+			b := openBroker(t, url, naming(brokers.TTLCycle(bus)), params("declare", "adopt"))
+			s := serve(t, b, queue, middleware.TTLCycle(1, 5*time.Second), succeeds)
+			p.send(bus, queue, amqp.Publishing{MessageId: "m"})
+			require.Equal(t, "m", s.next().message.UUID)
+		})
+	}
+}
