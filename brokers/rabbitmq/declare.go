@@ -50,7 +50,7 @@ var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for (queue|exc
 	`of type '([^']*)')?$`)
 
 // cutOff is how RabbitMQ ends an explanation that is longer than AMQP allows: the values are not, or not all, in it.
-var cutOff = regexp.MustCompile(`inequivalent arg '([^']*)' for (queue) '([^']*).*\.\.\.$`)
+var cutOff = regexp.MustCompile(`inequivalent arg '([^']*)' for queue '([^']*).*\.\.\.$`)
 
 const unseen = "..."
 
@@ -61,10 +61,10 @@ func explain(err error) error {
 		return err
 	}
 	m := inequivalent.FindStringSubmatchIndex(refusal.Reason)
-	if cut := cutOff.FindStringSubmatch(refusal.Reason); m == nil && cut != nil {
-		return &ArgumentError{Argument: cut[1], Kind: cut[2], Name: cut[3], Want: unseen, Have: unseen}
-	}
 	if m == nil {
+		if cut := cutOff.FindStringSubmatch(refusal.Reason); cut != nil {
+			return &ArgumentError{Argument: cut[1], Kind: "queue", Name: cut[2], Want: unseen, Have: unseen}
+		}
 		return err
 	}
 	group := func(n int) string {

@@ -246,8 +246,8 @@ func TestNetwork_DeliveryLimitOfAnExistingQueue(t *testing.T) {
 	}
 }
 
-// The management API only tells what policies set for an existing queue: a consumer starts without it, also if it
-// accepts connections and says nothing.
+// The management API is needed only for the policies of an existing queue: a consumer starts without it, also if it
+// accepts connections and does not answer.
 func TestNetwork_ExistingQueueWithoutTheManagementAPI(t *testing.T) {
 	t.Parallel()
 	silent := httptest.NewUnstartedServer(nil).Listener
