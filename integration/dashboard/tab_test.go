@@ -193,8 +193,11 @@ func (b *tab) wait(expression string) {
 		`{} is ? done(true) : setTimeout(look, 15) }; look() })`, expression)
 	var last error
 	for {
-		yes, err := chromedp.Run(ctx, chromedp.Evaluate[bool](look,
+		// Chromium sometimes never answers for a promise of a page that is being left, so each answer has a separate timeout.
+		answer, end := context.WithTimeout(ctx, patience/10)
+		yes, err := chromedp.Run(answer, chromedp.Evaluate[bool](look,
 			func(p *runtime.EvaluateParams) { p.AwaitPromise = new(true) }))
+		end()
 		switch {
 		case err == nil && yes:
 			return
@@ -203,7 +206,7 @@ func (b *tab) wait(expression string) {
 				`location.href + "\n" + document.body.innerText.slice(0, 1500)`))
 			require.FailNow(b.t, "the condition was not met", "%s\nlast: %v\n%s", expression, errors.Join(last, err), text)
 		default:
-			last = err // the page was left: check the next one
+			last = err // the page was left, or its answer is late: look again
 		}
 	}
 }
