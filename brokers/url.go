@@ -15,7 +15,7 @@ func parseURL(raw string) (*url.URL, error) {
 		return nil, errors.New("the URL is empty; write mem://, amqp://host:5672/, kafka://host:9092 or postgres://host/db")
 	}
 	if raw != strings.TrimSpace(raw) {
-		return nil, errors.New("the URL has space around it")
+		return nil, errors.New("the URL has leading or trailing space")
 	}
 	u, err := url.Parse(raw)
 	if err == nil {

@@ -37,7 +37,7 @@ func TestOpen_ExplainsFaultsOfAURL(t *testing.T) {
 	for url, want := range map[string]string{
 		"":                 "the URL is empty; write mem://",
 		"/queue":           "the URL has no scheme",
-		"amqp://h:5672/\n": "the URL has space around it",
+		"amqp://h:5672/\n": "the URL has leading or trailing space",
 		"amqp://u:%zz@h/": "a % that two hexadecimal digits do not follow. Special characters in a user name or password " +
 			"must be percent-encoded (%23 for #",
 		"amqp://u:a/b@h/":  "its host or port cannot be read",

@@ -59,7 +59,7 @@ func (m *Manager) reserve(ctx context.Context, id int64, by By) (undo func(), er
 		return func() {}, nil
 	}
 	if by.Actor == "" {
-		return nil, fmt.Errorf("dlq: redrive entry %d: %w: no actor: say who does it", id, ErrInvalid)
+		return nil, fmt.Errorf("dlq: redrive entry %d: %w: no actor: name the person who does it", id, ErrInvalid)
 	}
 	key := "entry " + uuid.NewString()
 	granted, err := a.Reserve(ctx, m.cfg.Store, driver.Reservation{Key: key, Actor: by.Actor, Entries: 1})

@@ -145,7 +145,7 @@ type Imported = wire.Imported
 func (m *Manager) Import(ctx context.Context, r io.Reader, by By) (Imported, error) {
 	var total Imported
 	if by.Actor == "" {
-		return total, fmt.Errorf("dlq: import: %w: no actor: say who does it", ErrInvalid)
+		return total, fmt.Errorf("dlq: import: %w: no actor: name the person who does it", ErrInvalid)
 	}
 	var batch []driver.Exported
 	var numbers []int // of the lines in the batch

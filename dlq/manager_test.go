@@ -308,7 +308,7 @@ func TestManager_ResolveDiscardRestore(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []any{dlq.Resolved, "ana"}, []any{e.Status, e.ResolvedBy})
 	_, err = m.Discard(t.Context(), id, dlq.By{Actor: "bob"})
-	require.ErrorContains(t, err, "cannot discard: it is RESOLVED")
+	require.ErrorContains(t, err, "cannot discard: it has been RESOLVED")
 	require.ErrorContains(t, err, "by ana")
 	_, err = m.Restore(t.Context(), id, dlq.By{Actor: "bob", Version: 1})
 	require.ErrorIs(t, err, dlq.ErrConflict)

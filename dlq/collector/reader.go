@@ -67,7 +67,7 @@ func (r *reader) run(ctx context.Context) {
 			break
 		}
 		if err == nil {
-			err = errors.New("the subscription ended on its own")
+			err = errors.New("the subscription ended unexpectedly")
 		}
 		r.note(func(s *SourceStats) { s.Err = err.Error() })
 		if time.Since(began) > r.collector.cfg.RetryMax { // it worked for a while

@@ -84,7 +84,7 @@ func badQueries() []badRequest {
 		bad("id too large", "GET /api/v1/entries/99999999999999999999", 422, "path.id"),
 		bad("invalid run id", "GET /api/v1/runs/a%20b", 422, "path.id"),
 		bad("validation status", "GET /api/v1/validation/dlq?status=pending", 422, "query.status"),
-		bad("restore what is pending", "POST /api/v1/entries/1/restore", 409, "cannot restore: it is PENDING"),
+		bad("restore what is pending", "POST /api/v1/entries/1/restore", 409, "cannot restore: it has been PENDING"),
 		bad("NUL in a topic", "GET /api/v1/entries?topic=%00", 422, "query.topic: expected text"),
 		bad("NUL in an error", "GET /api/v1/entries/count?error=a%00b", 422, "query.error: expected text"),
 		bad("bytes in a cause", "GET /api/v1/groups?cause=%ff", 422, "query.cause: expected text"),

@@ -153,7 +153,7 @@ func (c *Change) Validate() error {
 	case len(c.IDs) == 0:
 		return fmt.Errorf("%w: change without entry ids", ErrInvalid)
 	case c.Actor == "":
-		return fmt.Errorf("%w: %s without an actor: say who does it", ErrInvalid, c.Action)
+		return fmt.Errorf("%w: %s without an actor: name the person who does it", ErrInvalid, c.Action)
 	case c.At.IsZero():
 		return fmt.Errorf("%w: %s without a time", ErrInvalid, c.Action)
 	}

@@ -28,7 +28,7 @@ func ExampleChange_Apply() {
 	fmt.Println(err)
 	// Output:
 	// RETRYING 1 2 <nil>
-	// dlq: entry 7: cannot redrive: it is RETRYING since 2026-03-01T09:00:00Z (version 2), by ana; its outcome is awaited until 2026-03-01T10:00:00Z
+	// dlq: entry 7: cannot redrive: it has been RETRYING since 2026-03-01T09:00:00Z (version 2), by ana; its outcome is awaited until 2026-03-01T10:00:00Z
 }
 
 // counted counts the letters that it stores.

@@ -98,7 +98,7 @@ func (n *Notifier) Receivers() []string {
 func (n *Notifier) Run(ctx context.Context) error {
 	for {
 		if err := n.check(ctx); err != nil && ctx.Err() == nil {
-			n.cfg.Logger.WarnContext(ctx, "events to notify people of could not be read; they are read again", "error", err)
+			n.cfg.Logger.WarnContext(ctx, "events for notifications could not be read; reading is retried", "error", err)
 			n.down(ctx)
 		}
 		if err := wait.For(ctx, n.cfg.Interval); err != nil {

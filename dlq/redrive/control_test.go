@@ -484,7 +484,7 @@ func TestRun_SkipsEntriesThatOthersChanged(t *testing.T) {
 	require.Equal(t, redrive.Counts{Succeeded: 3, Skipped: 2}, run.Counts)
 	items, err = m.RunItems(t.Context(), run.ID, redrive.ItemFilter{State: redrive.ItemSkipped})
 	require.NoError(t, err)
-	require.Contains(t, items[0].Detail, "it is DISCARDED")
+	require.Contains(t, items[0].Detail, "it has been DISCARDED")
 	require.Contains(t, items[0].Detail, "by bob")
 	require.Contains(t, items[1].Detail, "by eve")
 }

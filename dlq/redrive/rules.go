@@ -70,7 +70,7 @@ func ResolveRules(rules []Rule) ([]Rule, error) {
 	for i := range rules {
 		rule, err := rules[i].resolve()
 		if names[rule.Name] {
-			err = errors.Join(err, errors.New("there are two of this name"))
+			err = errors.Join(err, errors.New("two rules have this name"))
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("dlq: rule %d (%s): %w: %w", i+1, rule.Name, dlq.ErrInvalid, err))

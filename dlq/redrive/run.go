@@ -201,7 +201,7 @@ const (
 // check reports why the action does not fit the run's state.
 func (r *Run) check(action driver.Action, by dlq.By) error {
 	if by.Actor == "" {
-		return fmt.Errorf("%w: %s without an actor: say who does it", dlq.ErrInvalid, action)
+		return fmt.Errorf("%w: %s without an actor: name the person who does it", dlq.ErrInvalid, action)
 	}
 	if by.Version != 0 && by.Version != r.Version || !r.legal(action) {
 		return &ConflictError{

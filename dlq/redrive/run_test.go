@@ -114,7 +114,8 @@ func TestRun_TwoOperators(t *testing.T) {
 		items, err := m.RunItems(t.Context(), run.ID, redrive.ItemFilter{State: redrive.ItemSkipped, Limit: 1000})
 		require.NoError(t, err)
 		for _, item := range items {
-			require.Regexp(t, fmt.Sprintf("cannot redrive: it is (RETRYING|RESOLVED) .*by (%s|redrive)", winner), item.Detail)
+			require.Regexp(t, fmt.Sprintf("cannot redrive: it has been (RETRYING|RESOLVED) .*by (%s|redrive)", winner),
+				item.Detail)
 		}
 	}
 }

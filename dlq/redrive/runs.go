@@ -33,7 +33,7 @@ func (rn *Runner) startRun(ctx context.Context, spec Spec, by dlq.By, approval b
 		return nil, err
 	}
 	if by.Actor == "" {
-		return nil, fmt.Errorf("dlq: run: %w: no actor: say who starts it", dlq.ErrInvalid)
+		return nil, fmt.Errorf("dlq: run: %w: no actor: name the person who starts it", dlq.ErrInvalid)
 	}
 	if spec.ID == "" {
 		id, err := uuid.NewV7()

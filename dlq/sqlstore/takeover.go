@@ -59,7 +59,7 @@ func (t *target) takeOver(ctx context.Context, table string, by dlq.By) (*Takeov
 			dlq.ErrInvalid)
 	}
 	if by.Actor == "" {
-		return nil, fmt.Errorf("%w: no actor: say who does it", dlq.ErrInvalid)
+		return nil, fmt.Errorf("%w: no actor: name the person who does it", dlq.ErrInvalid)
 	}
 	t.writers = max(t.writers, 3) // one holds the lock
 	bare := &Store{dialect: d}

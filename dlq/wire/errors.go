@@ -63,7 +63,7 @@ func (c *Conflict) Error() string {
 	if c.Run == "" {
 		what = "entry " + strconv.FormatInt(c.EntryID, 10)
 	}
-	text := fmt.Sprintf("dlq: %s: cannot %s: it is %s since %s (version %d)",
+	text := fmt.Sprintf("dlq: %s: cannot %s: it has been %s since %s (version %d)",
 		what, strings.TrimPrefix(string(c.Action), "run "), c.Status, c.At.UTC().Format(time.RFC3339), c.Version)
 	if c.By != "" {
 		text += ", by " + c.By

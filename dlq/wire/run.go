@@ -239,7 +239,7 @@ func (d *RunDestination) Warning() string {
 		warnings = append(warnings, fmt.Sprintf(
 			"it goes to topic %s: every group that reads it gets it, not only the one that failed", d.Topic))
 	case d.Readers == 0:
-		warnings = append(warnings, fmt.Sprintf("no consumer reads %s of %s now: start %s, or what is redriven waits there",
+		warnings = append(warnings, fmt.Sprintf("no consumer reads %s of %s now: start %s, or redriven messages wait there",
 			cmp.Or(d.RedriveTo, d.Topic), cmp.Or(d.Consumer, d.Topic), cmp.Or(d.Consumer, "its consumer")))
 	}
 	return strings.Join(warnings, "; ")

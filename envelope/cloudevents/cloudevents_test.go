@@ -235,7 +235,7 @@ func TestFromEnvelope_WithoutATypeOrQueue(t *testing.T) {
 	e, err := envelope.FromMessage(message.NewMessage("u", []byte("x")))
 	require.NoError(t, err)
 	_, err = cloudevents.FromEnvelope(e)
-	require.ErrorContains(t, err, "makes no valid event")
+	require.ErrorContains(t, err, "cannot become a valid event")
 }
 
 func FuzzFromMessage(f *testing.F) {

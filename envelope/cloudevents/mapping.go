@@ -79,7 +79,7 @@ func FromEnvelope(e envelope.Envelope) (event.Event, error) {
 		return event.Event{}, err
 	}
 	if err := ev.Validate(); err != nil {
-		return event.Event{}, fmt.Errorf("cloudevents: the envelope makes no valid event: %w", err)
+		return event.Event{}, fmt.Errorf("cloudevents: the envelope cannot become a valid event: %w", err)
 	}
 	return ev, nil
 }

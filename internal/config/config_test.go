@@ -176,7 +176,7 @@ func TestParse_Faults(t *testing.T) {
 		},
 		"rule twice": {
 			"store: {url: x.db}\nredrive: {rules: [{name: a, topic: t}, {name: a, topic: t}]}",
-			"two of this name",
+			"two rules have this name",
 		},
 		"lease negative": {"store: {url: x.db}\nredrive: {run_lease: -1s}", "must not be negative"},
 		"rule with a reason that no message has": {
