@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Brings the files of other projects that the dashboard embeds into static/vendor, from the npm registry, and holds them against
-# vendor.sum: their versions and contents are fixed there. Needs npm, which only who changes a version runs.
+# Downloads the files of other projects that the dashboard embeds, from the npm registry into static/vendor, and checks them against
+# vendor.sum, which pins their contents. It needs npm, and is only needed to change a version.
 #
 #   dlq/dlqhttp/internal/dashboard/vendor.sh           fetch, check against vendor.sum
-#   dlq/dlqhttp/internal/dashboard/vendor.sh -update   fetch, write vendor.sum anew (after changing a version below)
+#   dlq/dlqhttp/internal/dashboard/vendor.sh -update   fetch, write a new vendor.sum (after changing a version below)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -35,7 +35,7 @@ done
 if [ "${1:-}" = -update ]; then
   cp "$tmp/vendor.sum" vendor.sum
 elif ! diff vendor.sum "$tmp/vendor.sum"; then
-  echo "vendor.sh: what the registry has is not what vendor.sum says" >&2
+  echo "vendor.sh: the files in the registry differ from vendor.sum" >&2
   exit 1
 fi
 rm -rf static/vendor
