@@ -35,8 +35,8 @@ type MoveConfig struct {
 // delivers it twice.
 //
 // It ends with an error as soon as the new broker refuses a message for good: [ErrTooLarge], [ErrUnroutable] or
-// [ErrUnsupported]. The message is then still on the old broker. Everything else, such as a missing permission, is
-// tried again, as long as any message could be moved within five minutes.
+// [ErrUnsupported]. The message is then still on the old broker. Other errors, such as a missing permission, are
+// retried until no message could be moved for five minutes.
 //
 // It reads as a member of the consumer's group, so the consumer itself may run on both brokers in the meantime. End it
 // when nothing is published to the old broker any more and nothing waits there: see DepthReporter.

@@ -45,12 +45,12 @@
 //
 // The spool is a directory with a numbered subdirectory for each process, which only that process has open. Its file
 // named store has the store's URL without its password: only a process with the same store imports what waits there,
-// or any process if there is no such file. Remove the file when the store has got another address. The files
-// dlq-<n>.log have one record per line: the CRC-32C in 8 hex digits, a space, JSON with the bytes in base64, a line
-// feed. A record is durable once it is written and synced; after any error the file is abandoned and never written
-// again. Imported files are removed. Two kinds are kept for a person, with an alarm: dlq-<n>.damaged, in which a line
-// did not match its checksum, and refused.damaged, with records that the store rejected. The spool is bounded (1 GiB);
-// when it is full, DeadLetter fails and the message stays with the broker.
+// or any process if there is no such file. Remove the file when the store has a new address. The files dlq-<n>.log have
+// one record per line: the CRC-32C in 8 hex digits, a space, JSON with the bytes in base64, a line feed. A record is
+// durable once it is written and synced; after any error the file is abandoned and never written again. Imported files
+// are removed. Three kinds are kept for a person, with an alarm: dlq-<n>.damaged, in which a line did not match its
+// checksum, dlq-<n>.torn.damaged, a last line that is incomplete, and refused.damaged, with records that the store
+// rejected. The spool is bounded (1 GiB); when it is full, DeadLetter fails and the message stays with the broker.
 //
 // Alarms are log records of [envelope.LevelCritical]; [Letters.Stats] has the numbers for gauges.
 //
