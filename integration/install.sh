@@ -113,7 +113,7 @@ kafka_jars() {
 unavailable() {
   tail -n 20 "$log" >&2
   say "$1: $3. It is taken from Debian's unstable archive, which changes daily; try again later, name another archive in"
-  say "$2 (one of Debian's snapshots, for instance), or start it with make up and set its TEST_* variable"
+  say "$2 (such as one of Debian's snapshots), or start it with make up and set its TEST_* variable"
   exit 75
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// DESIGN 7: a redriven message closes its entry by its outcome.
+// A redriven message closes its entry by its outcome.
 func TestPipeline_Redriven(t *testing.T) {
 	redriven := func() *message.Message {
 		m := order(t, envelope.ID("the-id"))

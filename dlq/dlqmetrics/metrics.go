@@ -195,7 +195,7 @@ func newDescs(cfg *Config) descs {
 		return all[len(all)-1]
 	}
 	d := descs{
-		storeUp: desc("redrive_dlq_store_up", "1 when the store has answered the last question for its statistics, else 0."),
+		storeUp: desc("redrive_dlq_store_up", "1 if the store has answered the last query for its statistics, else 0."),
 		entries: desc("redrive_dlq_entries", "Dead letters in the store, by status.", "topic", "status"),
 		oldest: desc("redrive_dlq_oldest_pending_age_seconds",
 			"Age of the PENDING entry that waits longest; 0 when none does."),

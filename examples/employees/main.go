@@ -1,6 +1,6 @@
-// Command employees is a payroll's consumer of employee events, after a system that keeps its dead letters in a table
-// with its own database: events are validated, what is invalid goes to the table dlq_events and is never retried,
-// technical errors are retried, and the consumer continues in any case.
+// Command employees is a payroll's consumer of employee events, modelled on a system that keeps its dead letters in a
+// table. It validates events. An invalid one goes to the table dlq_events and is never retried; technical errors are
+// retried. The consumer continues in any case.
 //
 //	go run ./examples/employees                     # 3,000 events, 1,000 of them invalid
 //	go run ./examples/employees -fix EMP-010006 -set cpf=529.982.247-25   # correct one and send it back

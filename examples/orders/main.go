@@ -1,5 +1,5 @@
-// Command orders is the main job: it reads orders, charges them, books loyalty points, and shows what happens to the
-// ones that fail. It needs only Go:
+// Command orders is the main example: it reads orders, charges them, books loyalty points, and shows what happens to
+// those that fail. It needs only Go:
 //
 //	go run ./examples/orders
 //
