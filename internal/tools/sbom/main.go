@@ -1,7 +1,7 @@
 // Command sbom writes the bill of materials of a Go program, as CycloneDX JSON: the modules that the linker has
 // recorded in it. It needs only the standard library.
 //
-//	go run internal/tools/sbom/main.go dist/redrive_linux_amd64_v1/redrive redrive.cdx.json
+//	go run internal/tools/sbom/main.go dist/linux_linux_amd64_v1/redrive redrive.cdx.json
 package main
 
 import (
