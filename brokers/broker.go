@@ -144,7 +144,7 @@ type Capabilities struct {
 	DeliveryCount bool
 	// MaxDelay is the longest delay; 0 means that the broker cannot delay at all.
 	MaxDelay time.Duration
-	// DelayTolerance is how late a delayed message may be on a broker that is not overloaded. It is never early.
+	// DelayTolerance is how late a delayed message may be on a broker that is not overloaded.
 	DelayTolerance time.Duration
 	// MaxMessageBytes bounds payload and headers together; 0 means that only memory bounds them.
 	MaxMessageBytes int64

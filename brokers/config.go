@@ -53,10 +53,10 @@ type Config struct {
 	// Params are the driver's own parameters, by name without x-.
 	Params Params `yaml:"params"`
 	// DeadLetters stores the dead letters that the broker itself creates, before a handler or a middleware sees the
-	// message: on RabbitMQ, messages that kill their consumer's process. Use the pipeline's DeadLetters, so that all dead
-	// letters are in one place: letters.DeadLetter. It returns nil when the dead letter is durable, and may be called
-	// again with the same one. If it is nil, fails or takes longer than PublishTimeout, the broker's own DeadLetter takes
-	// over.
+	// message: messages that kill their consumer's process, or that cannot be read. Use the pipeline's DeadLetters, so
+	// that all dead letters are in one place: letters.DeadLetter. It returns nil when the dead letter is durable, and may
+	// be called again with the same one. If it is nil, fails or takes longer than PublishTimeout, the broker's own
+	// DeadLetter takes over.
 	DeadLetters func(ctx context.Context, d *envelope.DeadLetter) error `yaml:"-"`
 	// Logger receives errors that have no caller to return to. Defaults to slog.Default(). [envelope.SlogLogger] adapts a
 	// watermill.LoggerAdapter.

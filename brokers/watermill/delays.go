@@ -37,8 +37,8 @@ func URLParams(more ...brokers.Param) []brokers.Param {
 			"delayed.",
 	}, brokers.Param{
 		Name: serverParam,
-		Doc: "Identifies the server in Delays. Set it to what the log named before, if the server is replaced while " +
-			"messages wait. Defaults to what the server says.",
+		Doc: "Name of the server in Delays. If the server is replaced while messages wait, set it to the name that the log " +
+			"of the old one shows. Defaults to the server's own name.",
 	})
 	return append(params, more...)
 }
@@ -57,23 +57,23 @@ func openDelays(ctx context.Context, cfg brokers.Config) (brokers.Broker, error)
 	return delays, nil
 }
 
-// identity returns what identifies the server: the parameter, or what the server says.
+// identity returns the name of the server in Delays: the parameter, or the server's own name.
 func (t *transport) identity(ctx context.Context, identify func(context.Context) (string, error)) (string, error) {
 	if name := t.broker.Params.String(serverParam); name != "" {
 		return name, nil
 	}
 	server, err := identify(ctx)
 	if err == nil && server == "" {
-		err = errors.New("the server does not say")
+		err = errors.New("the server has none")
 	}
 	if err != nil {
-		return "", fmt.Errorf("brokers/watermill: what identifies the server in Delays: %w; set x-%s", err, serverParam)
+		return "", fmt.Errorf("brokers/watermill: name of the server in Delays: %w; set x-%s", err, serverParam)
 	}
 	t.broker.Logger.Info("brokers/watermill: delayed messages of this server wait under its name", serverParam, server)
 	return server, nil
 }
 
-// digest shortens what identifies a server for names in Delays.
+// digest shortens the name of a server for names in Delays.
 func digest(server string) string {
 	sum := sha256.Sum256([]byte(server))
 	return hex.EncodeToString(sum[:5])

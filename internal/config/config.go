@@ -25,12 +25,12 @@ type Config struct {
 	Collector Collector         `yaml:"collector" jsonschema:"description=The dead letter queues to read into the store."`
 	Redrive   Redrive           `yaml:"redrive"   jsonschema:"description=Defaults of redrives."`
 	Server    Server            `yaml:"server"    jsonschema:"description=The HTTP server of redrive serve."`
-	Redaction Redaction         `yaml:"redaction" jsonschema:"description=What is hidden from people without permission."`
+	Redaction Redaction         `yaml:"redaction" jsonschema:"description=Values that are hidden from people without permission."`
 	Retention dlq.Retention     `yaml:"retention" jsonschema:"description=How long closed dead letters are kept while redrive serve runs."`
 	Metrics   Metrics           `yaml:"metrics"   jsonschema:"description=Metrics for Prometheus at /metrics of redrive serve."`
-	Log       Log               `yaml:"log"       jsonschema:"description=What is logged\\, and in which format."`
+	Log       Log               `yaml:"log"       jsonschema:"description=Level and format of the log."`
 
-	Notifications Notifications `yaml:"notifications" jsonschema:"description=Whom redrive serve notifies when something needs a person."`
+	Notifications Notifications `yaml:"notifications" jsonschema:"description=Receivers that redrive serve notifies when something needs a person."`
 }
 
 // Metrics configures what Prometheus sees.
@@ -76,21 +76,21 @@ func (s Store) Address() (string, error) {
 // Broker is a broker's configuration, and how redrives to its consumers are closed.
 type Broker struct {
 	brokers.Config `yaml:",inline"`
-	Outcome        collector.OutcomeSource `yaml:"outcome" jsonschema:"enum=confirmed,enum=reported,description=What closes a collected entry that was redriven: the broker's confirm (default) or the consumer's own report."`
+	Outcome        collector.OutcomeSource `yaml:"outcome" jsonschema:"enum=confirmed,enum=reported,description=When a collected entry that was redriven is closed: at the broker's confirm (default) or at the consumer's own report."`
 }
 
 // Collector configures what is read into the store.
 type Collector struct {
 	Sources     []Source      `yaml:"sources"`
 	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,description=Messages of a source that are stored at once; 50 if not given."`
-	Hold        time.Duration `yaml:"hold" jsonschema:"description=How long a message is held that the store does not take\\, before it goes back to the broker; 1m if not given."`
+	Hold        time.Duration `yaml:"hold" jsonschema:"description=How long a message that the store does not take is held before it goes back to the broker; 1m if not given."`
 }
 
 // Source is one dead letter queue or topic.
 type Source struct {
 	Broker string `yaml:"broker" jsonschema:"required,description=A name under brokers."`
 	Topic  string `yaml:"topic" jsonschema:"required,description=The dead letter queue or topic."`
-	Origin Origin `yaml:"origin" jsonschema:"description=Where the messages came from and are redriven to; wins over what their headers say."`
+	Origin Origin `yaml:"origin" jsonschema:"description=Where the messages came from and are redriven to; overrides their headers."`
 }
 
 // Origin is where messages came from.
@@ -103,14 +103,14 @@ type Origin struct {
 
 // Redrive has the defaults of redrives.
 type Redrive struct {
-	Rate           float64       `yaml:"rate" jsonschema:"minimum=0,description=Messages a second at most; 0 sets no limit."`
+	Rate           float64       `yaml:"rate" jsonschema:"minimum=0,description=Maximum messages per second; 0 sets no limit."`
 	OutcomeTimeout time.Duration `yaml:"outcome_timeout" jsonschema:"description=How long to wait for the consumer's report of a redriven message; 1h if not given."`
 	// PublishTimeout is for a batch of a run, too.
-	PublishTimeout time.Duration  `yaml:"publish_timeout" jsonschema:"description=How long a broker may take to confirm; 30s if not given. After twice that time another process sends again what a dead one was sending\\, unless its outcome is known."`
+	PublishTimeout time.Duration  `yaml:"publish_timeout" jsonschema:"description=How long a broker may take to confirm; 30s if not given. After twice that time another process resends what a dead one was sending\\, unless its outcome is known."`
 	RunLease       time.Duration  `yaml:"run_lease" jsonschema:"description=How long a run stays with a process that no longer answers; 30s if not given."`
 	ApprovalAbove  *int64         `yaml:"approval_above" jsonschema:"minimum=0,description=How many messages one person may redrive within approval_window without the approval of another; no limit if not given."`
 	ApprovalWindow time.Duration  `yaml:"approval_window" jsonschema:"description=How long a redriven message counts towards approval_above; 24h if not given."`
-	Rules          []redrive.Rule `yaml:"rules" jsonschema:"description=What redrive serve redrives automatically."`
+	Rules          []redrive.Rule `yaml:"rules" jsonschema:"description=Dead letters that redrive serve redrives automatically."`
 }
 
 // Log configures logging.

@@ -46,11 +46,11 @@ var descriptions = map[string]string{ //nolint:gosec // G101: descriptions of se
 	"redrive.rules.fingerprint":      "Fingerprint of the cause.",
 	"redrive.rules.handler":          "Handler in which the messages failed.",
 	"redrive.rules.topic":            "Topic from which they came.",
-	"redrive.rules.cause":            "Text that the error contains, its numbers and ids taken out.",
+	"redrive.rules.cause":            "Text that the error contains, with its numbers and ids removed.",
 	"redrive.rules.after":            "Pause between death and redrive, doubled by each redrive; 1m if not given.",
 	"redrive.rules.max_after":        "Longest pause; 1h if not given.",
-	"redrive.rules.redrives":         "How often a message is redriven at most; 3 if not given.",
-	"redrive.rules.rate":             "Messages a second at most; 10 if not given.",
+	"redrive.rules.redrives":         "Maximum redrives of a message; 3 if not given.",
+	"redrive.rules.rate":             "Maximum messages per second; 10 if not given.",
 	"redrive.rules.close_on_publish": "Close the entry when the broker has confirmed the message, without waiting for its consumer.",
 
 	"retention.resolved":   "How long RESOLVED dead letters are kept: 90d is 90 days; forever if not given.",
@@ -62,7 +62,7 @@ var descriptions = map[string]string{ //nolint:gosec // G101: descriptions of se
 	"notifications.receivers.format":   "webhook (default), signed JSON, or slack.",
 	"notifications.receivers.secret":   "Key that signs webhooks; required for them.",
 	"notifications.receivers.on":       "What to send: new_cause, regressed_cause, run_stopped, run_awaits_approval, store_down; all if not given.",
-	"notifications.receivers.per_hour": "Most notifications an hour; 30 if not given.",
+	"notifications.receivers.per_hour": "Maximum notifications per hour; 30 if not given.",
 
 	"server.limits.body":    "Largest request body in bytes; 4 MiB if not given.",
 	"server.limits.import":  "Largest import in bytes; 1 GiB if not given.",

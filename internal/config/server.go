@@ -34,7 +34,7 @@ type Server struct {
 	AuditReads bool           `yaml:"audit_reads" jsonschema:"description=Record in the audit log who looks at which message."`
 	TLS        TLS            `yaml:"tls" jsonschema:"description=Serve HTTPS."`
 	Auth       Auth           `yaml:"auth" jsonschema:"description=Who may use the server\\, and for what; without it only this machine may."`
-	Limits     dlqhttp.Limits `yaml:"limits" jsonschema:"description=Limits of what clients may ask for."`
+	Limits     dlqhttp.Limits `yaml:"limits" jsonschema:"description=Limits on clients' requests."`
 }
 
 // TLS names the files of a certificate.
@@ -55,14 +55,14 @@ type Auth struct {
 // Token is a bearer token.
 type Token struct {
 	Name string `yaml:"name" jsonschema:"required,description=Appears in the audit log."`
-	Role string `yaml:"role" jsonschema:"required,description=What the bearer may do.,enum=metrics,enum=viewer,enum=operator,enum=approver,enum=admin"`
+	Role string `yaml:"role" jsonschema:"required,description=Role of the bearer.,enum=metrics,enum=viewer,enum=operator,enum=approver,enum=admin"`
 	Hash string `yaml:"hash" jsonschema:"required,description=sha256: and the digest of the token in hex; never the token itself."`
 }
 
 // User is a person with a password.
 type User struct {
 	Name string `yaml:"name" jsonschema:"required,description=Appears in the audit log."`
-	Role string `yaml:"role" jsonschema:"required,description=What the user may do.,enum=metrics,enum=viewer,enum=operator,enum=approver,enum=admin"`
+	Role string `yaml:"role" jsonschema:"required,description=Role of the user.,enum=metrics,enum=viewer,enum=operator,enum=approver,enum=admin"`
 	Hash string `yaml:"hash" jsonschema:"required,description=bcrypt hash of the password; never the password itself."`
 }
 
@@ -73,7 +73,7 @@ type Proxy struct {
 	GroupsHeader string            `yaml:"groups_header" jsonschema:"description=Header with the user's groups; X-Forwarded-Groups if not given."`
 	Users        map[string]string `yaml:"users" jsonschema:"description=Roles of users."`
 	Groups       map[string]string `yaml:"groups" jsonschema:"description=Roles of groups; a user in several has the highest."`
-	DefaultRole  string            `yaml:"default_role" jsonschema:"enum=viewer,enum=operator,enum=approver,enum=admin,description=Role of people in neither; they are refused if not given."`
+	DefaultRole  string            `yaml:"default_role" jsonschema:"enum=viewer,enum=operator,enum=approver,enum=admin,description=Role of people in neither; without it they are refused."`
 }
 
 // Redaction configures what some roles do not see.
@@ -207,7 +207,7 @@ type OIDC struct {
 	GroupsClaim  string            `yaml:"groups_claim" jsonschema:"description=Claim with the groups; groups if not given."`
 	Users        map[string]string `yaml:"users" jsonschema:"description=Roles of users."`
 	Groups       map[string]string `yaml:"groups" jsonschema:"description=Roles of groups; a user in several has the highest."`
-	DefaultRole  string            `yaml:"default_role" jsonschema:"description=Role of people in neither; they are refused if not given.,enum=viewer,enum=operator,enum=approver,enum=admin"`
+	DefaultRole  string            `yaml:"default_role" jsonschema:"description=Role of people in neither; without it they are refused.,enum=viewer,enum=operator,enum=approver,enum=admin"`
 	Session      time.Duration     `yaml:"session" jsonschema:"description=How long a session lasts; 8h if not given."`
 }
 

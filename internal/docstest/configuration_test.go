@@ -29,7 +29,7 @@ working directory; ` + "`${NAME}` and `${file:/path}`" + ` in a value are replac
 go test ./internal/docstest -update.
 `)
 	for section := schema.Properties.Oldest(); section != nil; section = section.Next() {
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| key | type | what it is |\n|---|---|---|\n", section.Key,
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| key | type | meaning |\n|---|---|---|\n", section.Key,
 			section.Value.Description)
 		keys(t, &b, section.Key, section.Value)
 	}
