@@ -43,7 +43,7 @@
 //	MySQL error number                   the same by number
 //	sql.ErrNoRows                        permanent (not found)
 //	driver.ErrBadConn and the like       retryable
-//	failsafe-go                          open circuit, full bulkhead, rate limit defer; timeout, retries retryable
+//	failsafe-go, gobreaker               open circuit, full bulkhead, rate limit defer; timeout, retries retryable
 //	context.DeadlineExceeded, Canceled   retryable; of the message's own context: return
 //	connections, network, DNS, disk      retryable
 //	Timeout() bool, Temporary() bool     retryable if true
