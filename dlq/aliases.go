@@ -2,8 +2,8 @@ package dlq
 
 import "github.com/redrive-go/redrive/dlq/driver"
 
-// The types that a program needs to work with a [Letters] and a [Manager]. The types of their results, and what a store
-// implements, are in package driver.
+// The types that a program needs to work with a [Letters] and a [Manager]. The types of their results, and the
+// interfaces of a store, are in package driver.
 type (
 	// Entry is a dead letter without its body; see [driver.Entry].
 	Entry = driver.Entry

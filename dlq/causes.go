@@ -28,7 +28,7 @@ type RecurrenceQuery struct {
 	Period time.Duration
 	// Now is the end of the period. Defaults to the time of the call. The whole hour that it is in counts.
 	Now time.Time
-	// Retention is what the store is purged by. With less than two periods, purged entries are missing in the previous
+	// Retention is the store's retention. With less than two periods, purged entries are missing in the previous
 	// period, and no cause is reported as growing or returning; with less than one, none as gone.
 	Retention Retention
 	// Shown, unless nil, changes the causes before they are compared, for a caller to whom some look the same.

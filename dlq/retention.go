@@ -17,8 +17,8 @@ type Retention struct {
 	Actor string `yaml:"-"`
 }
 
-// CompleteSince returns the time since which the store has every death. It counts what it still has, so the numbers of
-// earlier hours may be too low.
+// CompleteSince returns the time since which the store has every death. The store counts the entries that it still has,
+// so the numbers of earlier hours may be too low.
 func (r Retention) CompleteSince(now time.Time) (since time.Time) {
 	for _, keep := range []time.Duration{r.Resolved, r.Discarded} {
 		if kept := now.Add(-keep); keep > 0 && kept.After(since) {
@@ -28,7 +28,7 @@ func (r Retention) CompleteSince(now time.Time) (since time.Time) {
 	return since
 }
 
-// Retain purges what the retention no longer keeps, and returns how many entries that was. Call it now and then, in any
+// Retain purges the entries that the retention no longer keeps, and returns their number. Call it regularly, in any
 // number of processes; it works in transactions of at most [driver.MaxPage] entries, and stops when the context ends.
 func (m *Manager) Retain(ctx context.Context, r Retention) (int, error) {
 	if r.Resolved < 0 || r.Discarded < 0 {

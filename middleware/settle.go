@@ -75,8 +75,8 @@ func (p *Pipeline) reschedule(d *delivery, dec *Decision) (time.Duration, error)
 	return settled, p.deadLetter(d, dec)
 }
 
-// longestHold bounds how long messages are held instead of the broker: RabbitMQ, for one, takes back what has no answer
-// after half an hour, and the number of attempts would be lost.
+// longestHold bounds how long messages are held instead of the broker: RabbitMQ, for one, takes back a message that is
+// not answered within half an hour, and the number of attempts would be lost.
 const longestHold = 10 * time.Minute
 
 // keep holds the message of a retry or deferral in memory.

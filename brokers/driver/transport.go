@@ -20,8 +20,8 @@ type Transport interface {
 	// final and mean that the message was not stored; after any other error it may have been, and the engine's caller
 	// tries again.
 	//
-	// Publish creates what the transport keeps messages in besides the queues that Declare creates: wait queues and dead
-	// letter queues, at their first use and after an operator has deleted them.
+	// Publish creates the other places in which the transport keeps messages, which Declare does not create: wait queues
+	// and dead letter queues, at their first use and after an operator has deleted them.
 	//
 	// Messages of one call to one destination are stored in order. A refused one must not affect the others. Publish
 	// neither changes the messages nor keeps them after it has returned; it renders [Outgoing.Headers], not the metadata.

@@ -360,7 +360,7 @@ func (c *Client) ListRules(ctx context.Context) (*wire.RuleList, error) {
 	return ask[wire.RuleList](ctx, c, get(nil, "rules"))
 }
 
-// GetTopology returns what the brokers have and what is planned, as the server's program shows it.
+// GetTopology returns the existing and the planned topology of the brokers, as the server's program shows it.
 func (c *Client) GetTopology(ctx context.Context) (*json.RawMessage, error) {
 	return ask[json.RawMessage](ctx, c, get(nil, "topology"))
 }

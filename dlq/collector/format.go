@@ -15,14 +15,14 @@ import (
 type Format struct {
 	// Name is kept in envelope.Collected. Required.
 	Name string
-	// Read fills in what the message carries about its death, and returns false when it is not of this system. It must not
-	// change the message, and must not fail: what cannot be read is omitted. Required.
+	// Read fills in the death as far as the message shows it, and returns false if the message is not of this system. It
+	// must not change the message, and must not fail: it leaves out values that it cannot read. Required.
 	Read func(m *message.Message, d *Death) bool
 	// Owns reports whether a header belongs to the dead letter and not to the message: a redrive omits it. May be nil.
 	Owns func(header string) bool
 }
 
-// Death is what a dead letter carries about its death. Everything may be empty.
+// Death describes how a message died, as far as its dead letter shows it. Every field may be empty.
 type Death struct {
 	// Topic, Consumer, Exchange, RoutingKey, Partition and Offset are where the message was, as in envelope.Origin.
 	Topic, Consumer, Exchange, RoutingKey string

@@ -1,7 +1,7 @@
-// Package live tells the dashboard what a service is doing now: what its handlers have, which retries wait and until
-// when, and which circuits are open. It also lets an operator pause the service's intake. A [Monitor] is the pipeline's
-// observer, the gate in front of its subscribers, and a report to the dead letter store every few seconds; the answer
-// to a report reports whether intake is paused:
+// Package live shows on the dashboard the messages in a service's handlers, the retries that wait and when they are
+// due, and the open circuits. It also lets an operator pause the service's intake. A [Monitor] is the pipeline's
+// observer and the gate in front of its subscribers. It reports to the dead letter store every few seconds; the reply
+// includes whether intake is paused:
 //
 //	monitor, err := live.New(live.Config{Service: "billing", Store: letters.Store()})
 //	pipeline, err := middleware.New(middleware.Config{Observer: monitor, ...})

@@ -62,7 +62,7 @@ type Config struct {
 	PublicURL string
 	// Quiet is how long a cause must have been quiet to count as back. Whole hours. Defaults to 24 h.
 	Quiet time.Duration
-	// Retention is what the store is purged by. A cause is not reported as back where it may have purged what died within
+	// Retention is the store's retention. A cause is not reported as back if it may have purged entries that died within
 	// Quiet.
 	Retention dlq.Retention
 	// Interval is the time between checks of the store. Defaults to 15 s.

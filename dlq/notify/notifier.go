@@ -27,7 +27,7 @@ const (
 	downChecks = 3
 )
 
-// Notifier finds what people need to know, publishes it, and delivers it. It is safe for concurrent use.
+// Notifier finds events that need a person, publishes a notice of each, and delivers it. It is safe for concurrent use.
 type Notifier struct {
 	cfg     Config
 	store   driver.NoticeStore

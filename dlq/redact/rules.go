@@ -16,10 +16,10 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Mask replaces what is hidden.
+// Mask replaces hidden values.
 const Mask = "[redacted]"
 
-// Config specifies what is hidden. The zero Config hides nothing.
+// Config specifies which values are hidden. The zero Config hides nothing.
 type Config struct {
 	// Paths are locations in JSON payloads, see the package comment.
 	Paths []string

@@ -93,22 +93,22 @@ func (rn *Runner) sample(ctx context.Context, e *dlq.Entry, jq string, before *d
 	return s
 }
 
-// Review is what a second person looks at before approving a run: what is frozen, not what its filter would select now.
+// Review shows a run to the person who may approve it: its frozen set, not the entries that its filter selects now.
 type Review struct {
 	// Run has the specification, and its author's note.
 	Run *Run
 	// Topics and Causes split its entries, the largest first. The JSON form has the first 20 causes.
 	Topics []TopicCount
 	Causes []CauseCount
-	// Sample are the first entries. Their difference is between what died and what would be sent, including edits by hand
-	// and the jq expression.
+	// Sample are the first entries. Their difference is between the dead message and the one that would be sent, including
+	// edits by hand and the jq expression.
 	Sample []Sample
 }
 
 const reviewCauses = 20
 
-// ReviewRun shows what a run has frozen: how many entries of which topics and causes, and what would be sent for the
-// first few (10 when sample is 0, at most 100).
+// ReviewRun shows a run's frozen set: how many entries of which topics and causes, and the messages that would be sent
+// for the first few (10 when sample is 0, at most 100).
 func (rn *Runner) ReviewRun(ctx context.Context, id string, sample int) (*Review, error) {
 	if sample <= 0 {
 		sample = 10

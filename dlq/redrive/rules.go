@@ -238,8 +238,8 @@ func (rn *Runner) tryAgain(ctx context.Context, r *Rule, run *Run, now time.Time
 	return err == nil, err
 }
 
-// parkExhausted parks what the rule has redriven as often as it may and what died again: then a person sees that it
-// waits for them.
+// parkExhausted parks entries that died again after the rule's last redrive of them, so that a person sees that they
+// wait.
 func (rn *Runner) parkExhausted(ctx context.Context, r *Rule, now time.Time) error {
 	ids, err := rn.due(ctx, r.filter(r.Redrives, now), nil)
 	if err != nil || len(ids) == 0 {
