@@ -239,7 +239,7 @@ Observer:    pipelines, // alongside traces: middleware.Observers{pipelines, tra
 ` + "`redrive serve`" + ` has those of the store, the runs, the collector and the brokers at /metrics, for the role metrics
 and up; ` + "`metrics.off`" + ` in its configuration turns them off, ` + "`metrics.legacy_names`" + ` adds the older names.
 Topic, handler and event have a limited number of values: after the first 100, a new one is "other". Gauges of the
-store, and of what waits in a broker, are the same in every process that watches it: take the maximum. Counters count
+store, and of messages that wait in a broker, are the same in every process that watches it: take the maximum. Counters count
 one process: take the sum. If there are several stores, give the metrics of each the label ` + "`store`" + `, by ConstLabels or
 where Prometheus scrapes them: the alerts and dashboards of deploy/ tell stores apart by it.
 
