@@ -61,6 +61,9 @@ func (c *Child) Close() error {
 
 // Evaluate implements [Evaluator].
 func (c *Child) Evaluate(ctx context.Context, expression string, payload []byte) ([]byte, error) {
+	if err := ctx.Err(); err != nil { // a free process would not be of use
+		return nil, err
+	}
 	var p *process
 	select {
 	case <-c.closed:

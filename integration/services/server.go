@@ -129,7 +129,9 @@ func (s *server) startOnce(ctx context.Context) (*process, error) {
 		case <-proc.done:
 			return final(fmt.Errorf("ended at start: %w", cmp.Or(proc.err, errors.New("exit status 0"))))
 		default:
-			return s.ready(ctx)
+			look, end := context.WithTimeout(ctx, startPatience/10) // a starting server may lose a request
+			defer end()
+			return s.ready(look)
 		}
 	})
 	if err != nil {
