@@ -131,7 +131,12 @@ func (a *app) tailCommand() *cobra.Command {
 			if err := t.begin(ctx, lines); err != nil || !follow {
 				return err
 			}
-			return t.follow(ctx, every)
+			for wait.For(ctx, every) == nil {
+				if err := t.look(ctx); err != nil {
+					return err
+				}
+			}
+			return ctx.Err()
 		}),
 	}
 	filter.add(a, cmd)
@@ -155,15 +160,6 @@ func (t *tail) begin(ctx context.Context, lines int) error {
 		}
 	}
 	return nil
-}
-
-func (t *tail) follow(ctx context.Context, every time.Duration) error {
-	for wait.For(ctx, every) == nil {
-		if err := t.look(ctx); err != nil {
-			return err
-		}
-	}
-	return ctx.Err()
 }
 
 // look shows the dead letters stored since the last look.
@@ -194,17 +190,13 @@ func (t *tail) see(e *wire.Entry, show bool) error {
 	}
 	t.seen[e.ID] = true
 	t.last = max(t.last, e.ID)
-	if !show {
+	switch {
+	case !show:
 		return nil
+	case t.app.flags.output == "jsonl":
+		return t.app.printJSON(e, false)
 	}
-	return t.app.tailLine(e)
-}
-
-func (a *app) tailLine(e *wire.Entry) error {
-	if a.flags.output == "jsonl" {
-		return a.printJSON(e, false)
-	}
-	_, err := fmt.Fprintf(a.out, "%s  %d  %s  %s  %s\n", stampOf(e.CreatedAt), e.ID, oneLine(e.Topic, 40),
+	_, err := fmt.Fprintf(t.app.out, "%s  %d  %s  %s  %s\n", stampOf(e.CreatedAt), e.ID, oneLine(e.Topic, 40),
 		oneLine(e.Reason, 40), oneLine(e.ErrorMessage, 100))
 	return err
 }

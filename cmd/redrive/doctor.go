@@ -24,13 +24,6 @@ import (
 	"github.com/redrive-go/redrive/internal/config"
 )
 
-// Severities of findings.
-const (
-	severityOK      = "ok"
-	severityWarning = "warning"
-	severityProblem = "problem"
-)
-
 // finding is a result of doctor.
 type finding struct {
 	What     string `json:"what"`
@@ -82,16 +75,16 @@ type doctor struct {
 }
 
 func (d *doctor) ok(what, format string, args ...any) {
-	d.findings = append(d.findings, finding{what, severityOK, fmt.Sprintf(format, args...), ""})
+	d.findings = append(d.findings, finding{what, "ok", fmt.Sprintf(format, args...), ""})
 }
 
 func (d *doctor) warn(what, text, remedy string) {
-	d.findings = append(d.findings, finding{what, severityWarning, text, remedy})
+	d.findings = append(d.findings, finding{what, "warning", text, remedy})
 }
 
 func (d *doctor) problem(what string, err error, remedy string) {
 	d.problems++
-	d.findings = append(d.findings, finding{what, severityProblem, unprefixed(err), remedy})
+	d.findings = append(d.findings, finding{what, "problem", unprefixed(err), remedy})
 }
 
 func (d *doctor) examine(ctx context.Context) error {

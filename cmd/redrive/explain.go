@@ -18,7 +18,6 @@ import (
 	watermillamqp "github.com/redrive-go/redrive/brokers/watermill/amqp"
 	"github.com/redrive-go/redrive/brokers/watermill/gochannel"
 	"github.com/redrive-go/redrive/internal/config"
-	"github.com/redrive-go/redrive/internal/duration"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -101,18 +100,15 @@ func (p *policyFlags) explain() (explained, error) {
 	if !ok {
 		return explained{}, usagef("--preset %s: %s", p.preset, presetNames)
 	}
-	if p.attempts < 0 || p.original < 0 {
-		return explained{}, usagef("--attempts %d, --original %s: must not be negative", p.attempts, p.original)
+	if p.attempts < 0 {
+		return explained{}, usagef("--attempts %d: must not be negative", p.attempts)
 	}
 	cfg.MaxAttempts = cmp.Or(p.attempts, cfg.MaxAttempts)
 	var steps []time.Duration
 	for _, text := range p.steps {
-		d, err := duration.Parse(text)
+		d, err := parseAge(text)
 		if err != nil {
 			return explained{}, usagef("--steps: %v", err)
-		}
-		if d < 0 {
-			return explained{}, usagef("--steps %s: must not be negative", text)
 		}
 		steps = append(steps, d)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -34,17 +35,9 @@ type filterFlags struct {
 // add declares the flags. statuses are those selected without --status.
 func (f *filterFlags) add(a *app, cmd *cobra.Command, statuses ...dlq.Status) {
 	f.defaultStatus = statuses
-	names := make([]string, 0, len(statuses))
-	for _, s := range statuses {
-		names = append(names, strings.ToLower(string(s)))
-	}
-	fallback := "any"
-	if len(names) > 0 {
-		fallback = strings.Join(names, ",")
-	}
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.statuses, "status", nil, "pending, retrying, resolved, discarded, ... or any (default "+
-		fallback+")")
+		cmp.Or(strings.Join(lower(statuses), ","), "any")+")")
 	flags.StringVar(&f.filter.Topic, "topic", "", "topic that the message was consumed from")
 	flags.StringVar(&f.filter.Consumer, "consumer", "", "queue or consumer group")
 	flags.StringVar(&f.filter.EventType, "event", "", "event type")
@@ -79,12 +72,18 @@ func (f *filterFlags) add(a *app, cmd *cobra.Command, statuses ...dlq.Status) {
 	f.complete(a, cmd)
 }
 
+// lower are statuses as flags spell them.
+func lower(statuses []dlq.Status) []string {
+	names := make([]string, len(statuses))
+	for i, s := range statuses {
+		names[i] = strings.ToLower(string(s))
+	}
+	return names
+}
+
 // complete adds the completions of the flags' values.
 func (*filterFlags) complete(a *app, cmd *cobra.Command) {
-	statuses := []string{"any"}
-	for _, s := range wire.Statuses() {
-		statuses = append(statuses, strings.ToLower(string(s)))
-	}
+	statuses := append([]string{"any"}, lower(wire.Statuses())...)
 	for name, values := range map[string]cobra.CompletionFunc{
 		"topic":       a.completeTopics(),
 		"fingerprint": a.completeGroups(),
@@ -142,8 +141,8 @@ func (f *filterFlags) read(now time.Time) (wire.Filter, error) {
 		read       func(string) (time.Time, error)
 		into       *time.Time
 	}{
-		{"from", f.from, parseTime, &filter.From},
-		{"to", f.to, parseTime, &filter.To},
+		{"from", f.from, duration.Time, &filter.From},
+		{"to", f.to, duration.Time, &filter.To},
 		{"newer-than", f.newerThan, ago(now), &filter.From},
 		{"older-than", f.olderThan, ago(now), &filter.To},
 	} {
@@ -228,18 +227,6 @@ func parseAge(text string) (time.Duration, error) {
 		return 0, fmt.Errorf("%q is not a time span such as 90m, 24h or 30d", text)
 	}
 	return d, nil
-}
-
-func parseTime(text string) (time.Time, error) {
-	for _, layout := range []string{
-		time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04",
-		"2006-01-02 15:04", time.DateOnly,
-	} {
-		if t, err := time.Parse(layout, text); err == nil {
-			return t, nil
-		}
-	}
-	return time.Time{}, fmt.Errorf("%q is not a time such as 2025-11-20 or 2025-11-20T07:30:00Z (UTC)", text)
 }
 
 // parseIDs parses the ids of entries, with ranges as 3-7.

@@ -11,6 +11,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -28,6 +29,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	_ "github.com/redrive-go/redrive/brokers/all" // every broker
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/client"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore" // every store
 )
 
@@ -59,7 +61,10 @@ func runContext(ctx context.Context, args []string, stdin io.Reader, stdout, std
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
+	if _, coded := errors.AsType[*codedError](err); !coded && isCobraUsage(err) {
+		err = usagef("%v: %s", err, cmd.UseLine())
+	}
 	err = errors.Join(err, a.close())
 	code := exitCode(ctx, err)
 	if text := errorText(err); text != "" {
@@ -98,7 +103,7 @@ func exitCode(ctx context.Context, err error) int {
 		return exitNotFound
 	case errors.Is(err, dlq.ErrConflict):
 		return exitRefused
-	case errors.Is(err, dlq.ErrInvalid), errors.Is(err, brokers.ErrUnknownScheme), isCobraUsage(err):
+	case errors.Is(err, dlq.ErrInvalid), errors.Is(err, brokers.ErrUnknownScheme):
 		return exitUsage
 	}
 	switch statusOf(err) {
@@ -116,17 +121,10 @@ func exitCode(ctx context.Context, err error) int {
 
 // isCobraUsage recognises the faults in arguments and in sets of flags that cobra reports as plain text; see flagError
 // for those of one flag.
-func isCobraUsage(err error) bool {
-	text := err.Error()
-	for _, start := range []string{
-		"unknown command", "accepts ", "requires at least", "if any flags in the group", "at least one of the flags",
-	} {
-		if strings.HasPrefix(text, start) {
-			return true
-		}
-	}
-	return false
-}
+func isCobraUsage(err error) bool { return err != nil && cobraUsage.MatchString(err.Error()) }
+
+var cobraUsage = regexp.MustCompile(
+	"^(unknown command|accepts |requires at least|if any flags in the group|at least one of the flags)")
 
 // errorText is what to print for an error: nothing for an interruption, which the user wanted.
 func errorText(err error) string {
@@ -134,6 +132,11 @@ func errorText(err error) string {
 		return ""
 	}
 	text := printable(unprefixed(err), true)
+	if server, ok := errors.AsType[*client.UnreachableError](err); ok {
+		if _, untrusted := errors.AsType[*tls.CertificateVerificationError](server); untrusted {
+			text += ": name the file of its authority as ca of a profile"
+		}
+	}
 	switch statusOf(err) {
 	case 0:
 		return text

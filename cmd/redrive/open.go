@@ -167,22 +167,17 @@ func (a *app) openExisting(ctx context.Context) (*dlq.Letters, error) {
 }
 
 // missingFile is the path in the URL of a SQLite file that does not exist, and that opening would create.
-func missingFile(url string) string {
-	path, ok := sqliteFile(url)
-	if _, err := os.Stat(path); ok && errors.Is(err, fs.ErrNotExist) {
-		return path
+func missingFile(address string) string {
+	u, err := driver.ParseURL(address)
+	if address == "" || err != nil || !strings.HasPrefix(u.Scheme, "sqlite") {
+		return ""
 	}
-	return ""
-}
-
-// sqliteFile is the path in the URL of a store that is a SQLite file.
-func sqliteFile(url string) (path string, ok bool) {
-	u, err := driver.ParseURL(url)
-	if url == "" || err != nil || !strings.HasPrefix(u.Scheme, "sqlite") {
-		return "", false
+	path, _, _ := strings.Cut(cmp.Or(u.Opaque, u.Host+u.Path), "?")
+	_, err = os.Stat(path)
+	if path == "" || strings.Contains(path, ":memory:") || !errors.Is(err, fs.ErrNotExist) {
+		return ""
 	}
-	path, _, _ = strings.Cut(cmp.Or(u.Opaque, u.Host+u.Path), "?")
-	return path, path != "" && !strings.Contains(path, ":memory:")
+	return path
 }
 
 // checkBrokers refuses brokers that other processes cannot reach, and those with an invalid configuration.

@@ -247,6 +247,7 @@ func TestTerminal_Mistakes(t *testing.T) {
 	for line, want := range map[string]string{
 		"dql list":                     `unknown command "dql" for "redrive"; did you mean redrive dlq?`,
 		"dlq redrve 1":                 `unknown command "redrve" for "redrive dlq"; did you mean redrive dlq redrive?`,
+		"dlq show":                     "redrive dlq show ID",
 		"dlq list --tpic orders":       "unknown flag: --tpic; did you mean --topic?",
 		"dlq list --store missing.db":  "there is no store missing.db; redrive migrate creates one",
 		"runs show x --store other.db": "there is no store other.db",

@@ -63,7 +63,7 @@ func TestReaders(t *testing.T) {
 		return strings.Contains(found["readers"].Finding, "2 targets of pending dead letters: 1 with a reader")
 	}, 2*time.Minute, 50*time.Millisecond)
 	require.NotContains(t, found, "readers of orders")
-	require.Equal(t, severityWarning, found["readers of invoices"].Severity)
+	require.Equal(t, "warning", found["readers of invoices"].Severity)
 	require.Contains(t, found["readers of invoices"].Finding, "no consumer reads invoices of mail")
 	require.Contains(t, found["readers of invoices"].Remedy, "start the consumer")
 

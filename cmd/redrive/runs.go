@@ -330,11 +330,6 @@ func (a *app) finish(run *wire.Run) error {
 	return &codedError{exitPartial, fault}
 }
 
-// atRest reports whether a run has ended, or waits for a person.
-func atRest(run *wire.Run) bool {
-	return run.State != redrive.Preparing && run.State != redrive.Running && run.Counts.Open() == 0
-}
-
 // follow shows the progress of a run, to people only, until it is at rest or ctx ends. It returns the last state of the
 // run.
 func (a *app) follow(ctx context.Context, m *api, id string) (*wire.Run, error) {
@@ -354,7 +349,9 @@ func (a *app) follow(ctx context.Context, m *api, id string) (*wire.Run, error) 
 			}
 			return last, err
 		}
-		if show(run); atRest(run) || run.State == redrive.Stopped { // what is out of it may report in an hour
+		show(run)
+		atRest := run.State != redrive.Preparing && run.State != redrive.Running && run.Counts.Open() == 0
+		if atRest || run.State == redrive.Stopped { // what is out of it may report in an hour
 			break
 		}
 	}

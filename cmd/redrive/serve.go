@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -112,6 +113,11 @@ func (a *app) assemble(ctx context.Context, letters *dlq.Letters, opened map[str
 	}
 	if err := s.makeHandler(); err != nil {
 		return nil, err
+	}
+	if pair := s.cfg.Server.TLS; pair.Certificate != "" {
+		if _, err := tls.LoadX509KeyPair(pair.Certificate, pair.Key); err != nil {
+			return nil, fmt.Errorf("server.tls: %w", err)
+		}
 	}
 	var listen net.ListenConfig
 	listener, err := listen.Listen(ctx, "tcp", s.cfg.Server.Address)

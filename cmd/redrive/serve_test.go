@@ -324,7 +324,7 @@ func TestConfig_ValidateAsServe(t *testing.T) {
 	require.Contains(t, stderr, "which file?")
 	oidc := "server: {auth: {oidc: {issuer: 'https://login.example', client_id: x%s}}, public_url: '%s'}"
 	for name, test := range map[string]struct{ more, want string }{
-		"prefix":     {"server: {prefix: ops}", "a path such as /ops"},
+		"prefix":     {"server: {prefix: ops}", `redrive: server: Prefix "ops": a path such as /ops`},
 		"origin":     {"server: {origins: [ops.example]}", "origin"},
 		"login":      {fmt.Sprintf(oidc, "", "https://ops.example"), "role"},
 		"public URL": {fmt.Sprintf(oidc, ", default_role: viewer", "/ops"), "URL"},

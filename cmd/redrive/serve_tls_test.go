@@ -82,4 +82,23 @@ server: {address: %q, tls: {certificate: server.pem, key: server.key}}
 	code, _, faults = command(t, "dlq", "groups", "--profile", "without-ca")
 	require.NotZero(t, code)
 	require.Contains(t, faults, "certificate")
+	require.Contains(t, faults, "as ca of a profile")
+}
+
+// A certificate that cannot be read ends the start, before anything runs.
+func TestServe_TLSFaults(t *testing.T) {
+	hermetic(t)
+	t.Chdir(t.TempDir())
+	certificate(t)
+	require.NoError(t, os.WriteFile("other.key", []byte("no key"), 0o600))
+	for _, key := range []string{"gone.key", "other.key"} {
+		require.NoError(t, os.WriteFile("redrive.yaml", fmt.Appendf(nil, `
+store: {url: "sqlite:dead.db?synchronous=normal"}
+server: {address: %q, tls: {certificate: server.pem, key: %q}}
+`, anyPort, key), 0o600))
+		code, _, faults := command(t, "serve")
+		require.Equal(t, exitError, code, faults)
+		require.Contains(t, faults, "redrive: server.tls: ")
+		require.NotContains(t, faults, "serving")
+	}
 }

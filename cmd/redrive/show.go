@@ -193,11 +193,7 @@ func stampOf(t time.Time) string {
 // oneLine makes text fit for a cell: no control characters, which would control the terminal, and at most this many
 // runes.
 func oneLine[T ~string](text T, limit int) string {
-	runes := []rune(printable(string(text), false))
-	if len(runes) <= limit {
-		return string(runes)
-	}
-	return string(runes[:limit-1]) + "…"
+	return shorten(printable(string(text), false), limit)
 }
 
 // printable replaces what a terminal would execute: anyone can write messages.

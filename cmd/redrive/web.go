@@ -74,7 +74,7 @@ func (s *server) makeHandler() error {
 		Limits: c.Limits, Logger: s.logger, Metrics: metrics,
 	})
 	if err != nil {
-		return usagef("%v", err)
+		return usagef("server: %v", err)
 	}
 	return nil
 }

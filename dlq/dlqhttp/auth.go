@@ -46,11 +46,11 @@ func ParseRole(text string) (Role, error) { return access.ParseRole(text) }
 func CheckAddress(address string, auth []Authenticator) error {
 	local, err := access.IsLoopback(address)
 	if err != nil {
-		return fmt.Errorf("dlqhttp: address %q: %w: host:port, such as 127.0.0.1:8321", address, err)
+		return fmt.Errorf("dlqhttp: address %q: not host:port, such as 127.0.0.1:8321", address)
 	}
 	if !local && len(auth) == 0 {
 		return fmt.Errorf("dlqhttp: address %s: %w: anyone who can reach it could read and change the dead letters: "+
-			"configure authentication (server.auth: tokens, users or proxy), or listen on 127.0.0.1", address,
+			"configure server.auth (tokens, users or proxy), or listen on 127.0.0.1", address,
 			ErrNoAuthentication)
 	}
 	return nil

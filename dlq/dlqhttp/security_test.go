@@ -94,7 +94,7 @@ func TestCheckAddress(t *testing.T) {
 		require.Equal(t, open, err != nil, address)
 		if open {
 			require.ErrorIs(t, err, dlqhttp.ErrNoAuthentication)
-			require.ErrorContains(t, err, "configure authentication")
+			require.ErrorContains(t, err, "configure server.auth")
 		}
 		require.NoError(t, dlqhttp.CheckAddress(address, auth), address)
 	}

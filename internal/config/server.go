@@ -94,35 +94,28 @@ func (a *Auth) Authenticators() ([]dlqhttp.Authenticator, error) {
 		list = append(list, auth)
 		errs = append(errs, err)
 	}
-	role := func(text string) dlqhttp.Role {
-		parsed, err := roleOf(text)
-		errs = append(errs, err)
-		return parsed
-	}
+	var roles roles
 	if len(a.Tokens) > 0 {
 		tokens := make([]dlqhttp.Token, 0, len(a.Tokens))
 		for _, t := range a.Tokens {
-			tokens = append(tokens, dlqhttp.Token{Name: t.Name, Role: role(t.Role), SHA256: t.Hash})
+			tokens = append(tokens, dlqhttp.Token{Name: t.Name, Role: roles.read(t.Role), SHA256: t.Hash})
 		}
 		add(dlqhttp.Bearer(tokens...))
 	}
 	if len(a.Users) > 0 {
 		users := make([]dlqhttp.User, 0, len(a.Users))
 		for _, u := range a.Users {
-			users = append(users, dlqhttp.User{Name: u.Name, Role: role(u.Role), Bcrypt: u.Hash})
+			users = append(users, dlqhttp.User{Name: u.Name, Role: roles.read(u.Role), Bcrypt: u.Hash})
 		}
 		add(dlqhttp.Basic(users...))
 	}
 	if p := a.Proxy; p != nil {
-		users, faultsOfUsers := rolesOf(p.Users, roleOf)
-		groups, faultsOfGroups := rolesOf(p.Groups, roleOf)
-		errs = append(errs, faultsOfUsers, faultsOfGroups)
 		add(dlqhttp.Proxy(dlqhttp.ProxyConfig{
-			From: p.From, UserHeader: p.UserHeader, GroupsHeader: p.GroupsHeader, Users: users, Groups: groups,
-			Default: role(p.DefaultRole),
+			From: p.From, UserHeader: p.UserHeader, GroupsHeader: p.GroupsHeader, Users: roles.of(p.Users),
+			Groups: roles.of(p.Groups), Default: roles.read(p.DefaultRole),
 		}))
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append(roles.faults, errs...)...); err != nil {
 		return nil, fmt.Errorf("server.auth: %w", err)
 	}
 	return list, nil
@@ -134,8 +127,9 @@ func (r *Redaction) Rules() (*redact.Rules, dlqhttp.Role, error) {
 	if err != nil {
 		return nil, 0, fmt.Errorf("redaction: %w", err)
 	}
-	reveal, err := roleOf(r.RevealTo)
-	if err != nil {
+	var roles roles
+	reveal := roles.read(r.RevealTo)
+	if err := errors.Join(roles.faults...); err != nil {
 		return nil, 0, fmt.Errorf("redaction.reveal_to: %w", err)
 	}
 	if rules.Empty() {
@@ -163,7 +157,7 @@ func (s *Server) validate() error {
 	}
 	if err == nil {
 		if err = dlqhttp.CheckAddress(s.Address, auth); err != nil {
-			err = fmt.Errorf("server.address: %w", unprefixed(err))
+			err = fmt.Errorf("server.address: %w", err)
 		}
 	}
 	f = append(f, err)
@@ -186,15 +180,6 @@ func (s *Server) validate() error {
 		f.add("server.limits: must not be negative")
 	}
 	return errors.Join(f...)
-}
-
-// unprefixed strips the package name from an error, because the key replaces it.
-func unprefixed(err error) error {
-	if cause := errors.Unwrap(err); cause != nil && errors.Is(cause, dlqhttp.ErrNoAuthentication) {
-		return fmt.Errorf("%w: configure server.auth (tokens, users or proxy), or listen on 127.0.0.1: "+
-			"anyone who can reach it could read and change the dead letters", dlqhttp.ErrNoAuthentication)
-	}
-	return err
 }
 
 // OIDC is an OpenID provider with which people log in.
@@ -226,31 +211,34 @@ func (s *Server) Login(store dlq.Store) (*dlqhttp.Login, error) {
 
 // login converts it to dlqhttp's.
 func (o *OIDC) login() (dlqhttp.LoginConfig, error) {
-	users, faultsOfUsers := rolesOf(o.Users, dlqhttp.ParseRole)
-	groups, faultsOfGroups := rolesOf(o.Groups, dlqhttp.ParseRole)
-	least, err := roleOf(o.DefaultRole)
-	return dlqhttp.LoginConfig{
+	var roles roles
+	cfg := dlqhttp.LoginConfig{
 		Issuer: o.Issuer, ClientID: o.ClientID, ClientSecret: o.ClientSecret, Scopes: o.Scopes, NameClaim: o.NameClaim,
-		GroupsClaim: o.GroupsClaim, Users: users, Groups: groups, Default: least, Session: o.Session,
-	}, errors.Join(faultsOfUsers, faultsOfGroups, err)
+		GroupsClaim: o.GroupsClaim, Users: roles.of(o.Users), Groups: roles.of(o.Groups),
+		Default: roles.read(o.DefaultRole), Session: o.Session,
+	}
+	return cfg, errors.Join(roles.faults...)
 }
 
-// roleOf parses a role that may be left out.
-func roleOf(text string) (role dlqhttp.Role, err error) {
+// roles reads roles, and collects the faults.
+type roles struct{ faults }
+
+// read reads a role that may be left out.
+func (r *roles) read(text string) (role dlqhttp.Role) {
 	if text != "" {
-		role, err = dlqhttp.ParseRole(text)
+		role = r.of(map[string]string{"": text})[""]
 	}
-	return role, err
+	return role
 }
 
-func rolesOf(texts map[string]string, parse func(string) (dlqhttp.Role, error)) (map[string]dlqhttp.Role, error) {
-	roles := make(map[string]dlqhttp.Role, len(texts))
-	var errs []error
+// of reads the roles of names.
+func (r *roles) of(texts map[string]string) map[string]dlqhttp.Role {
+	found := make(map[string]dlqhttp.Role, len(texts))
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
-		role, err := parse(texts[name])
-		roles[name], errs = role, append(errs, err)
+		role, err := dlqhttp.ParseRole(texts[name])
+		found[name], r.faults = role, append(r.faults, err)
 	}
-	return roles, errors.Join(errs...)
+	return found
 }
 
 // level reads the level; empty is info.
