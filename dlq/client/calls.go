@@ -15,9 +15,6 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// linesType is the content type of an export.
-const linesType = "application/jsonl"
-
 func number(id int64) string { return strconv.FormatInt(id, 10) }
 
 // ListEntries returns a page of the entries that the filter selects.
@@ -157,7 +154,7 @@ func (c *Client) EditEntry(ctx context.Context, id int64, edit wire.Edit, redriv
 // closes the reader. A lost connection is an error of the reader.
 func (c *Client) ExportEntries(ctx context.Context, f wire.Filter) (io.ReadCloser, error) {
 	r := get(values(f), "entries", "export")
-	r.answer = linesType
+	r.answer = wire.LinesType
 	response, err := c.send(ctx, r)
 	if err != nil {
 		return nil, err
@@ -170,7 +167,7 @@ func (c *Client) ExportEntries(ctx context.Context, f wire.Filter) (io.ReadClose
 func (c *Client) ImportEntries(ctx context.Context, from io.Reader, by By) (*wire.Imported, error) {
 	imported, err := ask[wire.Imported](ctx, c, request{
 		method: http.MethodPost, path: join("entries", "import"), query: values(wire.Note{Note: by.Note}), by: &by,
-		content: from, contentType: linesType,
+		content: from, contentType: wire.LinesType,
 	})
 	if refused, ok := errors.AsType[*Error](err); ok {
 		imported = refused.Problem.Imported

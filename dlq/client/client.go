@@ -189,15 +189,13 @@ func (c *Client) make(ctx context.Context, r *request, body []byte, key string) 
 		sent.Header.Set("X-Redrive-Actor", r.by.Actor)
 	}
 	if r.by != nil && r.by.Version != 0 {
-		sent.Header.Set("If-Match", etag(r.by.Version))
+		sent.Header.Set("If-Match", wire.ETag(r.by.Version))
 	}
 	if r.version != 0 {
-		sent.Header.Set("If-None-Match", etag(r.version))
+		sent.Header.Set("If-None-Match", wire.ETag(r.version))
 	}
 	return sent, nil
 }
-
-func etag(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
 
 // ask sends a request and reads the response.
 func ask[T any](ctx context.Context, c *Client, r request) (*T, error) {

@@ -78,11 +78,11 @@ func (h *Handler) routes(guard *access.Guard) http.Handler {
 	h.loginRoutes(mux, guard)
 	bodies := callers.NewSlots("requests with large bodies", 20, 4, 4, slotWait)
 	viewers := func(next http.Handler) http.Handler {
-		return guard.Protect(access.Require(access.Viewer, bodies.LimitBodies(next)))
+		return guard.Protect(access.Require(access.Viewer, bodies.LimitBodies(h.api.Streams, next)))
 	}
 	shared, api := h.operations(), &access.Mux{}
 	h.api = rest.New(api, shared)
-	mux.Mount(prefix+rest.Base+"/", h.api.Routes(api), viewers(h.api.Idempotent(problem.Mux(api))))
+	mux.Mount(prefix+rest.Base+"/", h.api.Routes(), viewers(h.api.Idempotent(problem.Mux(api))))
 	pages := dashboard.New(shared)
 	mux.Mount(prefix+"/", pages.Routes(), viewers(pages))
 	h.table = mux.Routes()
@@ -134,7 +134,7 @@ func (h *Handler) recovered(next http.Handler) http.Handler {
 			default:
 				h.cfg.Logger.ErrorContext(r.Context(), "panic while serving a request", "path", r.URL.Path, "panic",
 					fmt.Sprint(fault), "stack", string(debug.Stack()))
-				problem.Write(w, http.StatusInternalServerError, "an internal error; the server's log has the details")
+				problem.Write(w, r, http.StatusInternalServerError, "an internal error; the server's log has the details")
 			}
 		}()
 		next.ServeHTTP(w, r)
@@ -167,9 +167,6 @@ func (h *Handler) livez(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]string{"status": StatusOK})
 }
 
-// healthTimeout is how long a component may take to respond.
-const healthTimeout = 3 * time.Second
-
 // readyz reports whether the program is ready: the status of each component to everyone, the reasons to viewers.
 func (h *Handler) readyz(w http.ResponseWriter, r *http.Request) {
 	var report Health
@@ -186,7 +183,7 @@ func (h *Handler) readyz(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *Handler) health(ctx context.Context) Health {
-	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	ctx, cancel := context.WithTimeout(ctx, operations.HealthTimeout)
 	defer cancel()
 	if h.cfg.Health != nil {
 		return h.cfg.Health(ctx)

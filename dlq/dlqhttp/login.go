@@ -2,10 +2,8 @@ package dlqhttp
 
 import (
 	"errors"
-	"html/template"
 	"net/http"
 	"net/url"
-	"strings"
 
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/problem"
@@ -62,7 +60,7 @@ func (h *Handler) finishLogin(w http.ResponseWriter, r *http.Request) {
 func (h *Handler) logout(w http.ResponseWriter, r *http.Request) {
 	if err := h.cfg.Login.End(w, r); err != nil {
 		h.cfg.Logger.ErrorContext(r.Context(), "a logout failed", "error", err)
-		problem.Write(w, http.StatusServiceUnavailable, "the store does not answer: you are still logged in")
+		problem.Write(w, r, http.StatusServiceUnavailable, "the store does not answer: you are still logged in")
 		return
 	}
 	h.plainPage(w, http.StatusOK, "You are logged out", "You may still be logged in at the provider.", h.home())
@@ -72,12 +70,14 @@ func (h *Handler) home() string { return h.cfg.Prefix + "/" }
 
 // unauthorized is the page for an unknown person; programs get a problem. It reports whether the request is a person's.
 func (h *Handler) unauthorized(w http.ResponseWriter, r *http.Request) bool {
-	if r.Method != http.MethodGet || !strings.Contains(r.Header.Get("Accept"), "text/html") {
+	if !problem.ForPerson(r) {
 		return false
 	}
-	to := ""
+	to := h.home() // nothing can be sent again after a login
 	if h.cfg.Login != nil {
-		to = r.URL.RequestURI()
+		if r.Method == http.MethodGet {
+			to = r.URL.RequestURI()
+		}
 		w.Header().Set("WWW-Authenticate", `Bearer realm="redrive"`) // for Basic a browser would ask before the page
 	}
 	h.plainPage(w, http.StatusUnauthorized, "Log in to see this",
@@ -85,20 +85,11 @@ func (h *Handler) unauthorized(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-var plainPage = template.Must(template.New("plain").Parse(`<!doctype html>
-<html lang="en">
-<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{{.Title}}</title></head>
-<body><main><h1>{{.Title}}</h1><p>{{.Text}}</p>{{with .Login}}<p><a href="{{.}}">Log in</a></p>{{end}}</main></body>
-</html>
-`))
-
 // plainPage is a page without styles and scripts. to, unless empty, is where a login leads.
 func (h *Handler) plainPage(w http.ResponseWriter, status int, title, text, to string) {
 	login := ""
 	if h.cfg.Login != nil && to != "" {
 		login = h.cfg.Prefix + access.LoginPath + "?" + url.Values{"to": {to}}.Encode()
 	}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.WriteHeader(status)
-	_ = plainPage.Execute(w, struct{ Title, Text, Login string }{title, text, login}) // the client disconnected
+	problem.Page(w, status, title, text, login)
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,6 +79,44 @@ func TestUnauthorizedPage(t *testing.T) {
 	require.Contains(t, a.header.Get("Content-Type"), "problem+json")
 	plain := newServer(t)
 	require.Empty(t, plain.ask(t, http.MethodGet, "/", "").header.Get("Strict-Transport-Security"))
+}
+
+// What the server refuses before any page is reached is a page in a browser, too, also after a form: a problem document
+// would be shown to a person as its source.
+func TestRefusals_PagesForPeople(t *testing.T) {
+	limited := func(c *dlqhttp.Config) { c.Limits.Rate, c.Limits.Burst = 0.001, 1 }
+	known := func(c *dlqhttp.Config) { c.Auth = bearer(t) }
+	for name, c := range map[string]struct {
+		change  func(*dlqhttp.Config)
+		headers []string
+		form    string
+		status  int
+		says    string
+	}{
+		"too many requests":    {limited, nil, "do=discard", http.StatusTooManyRequests, "try again in"},
+		"of another site":      {known, []string{"Sec-Fetch-Site", "cross-site"}, "do=discard", http.StatusForbidden, "server.origins"},
+		"a session that ended": {known, nil, "do=discard", http.StatusUnauthorized, "Log in to see this"},
+		"no role":              {known, as("metrics"), "do=discard", http.StatusForbidden, "this needs the role viewer"},
+		"too large":            {known, as("operator"), "payload=" + strings.Repeat("x", 5<<20), http.StatusRequestEntityTooLarge, "Send less at once"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t, c.change)
+			s.seed(t, 1)
+			headers := append([]string{"Content-Type", "application/x-www-form-urlencoded"}, c.headers...)
+			if c.status == http.StatusTooManyRequests {
+				s.ask(t, http.MethodGet, "/", "")
+			}
+			a := s.ask(t, http.MethodPost, "/entries/1", c.form, append(headers, "Accept", "text/html,*/*")...)
+			require.Equal(t, c.status, a.status, a.body)
+			require.Contains(t, a.header.Get("Content-Type"), "text/html", a.body)
+			require.Contains(t, a.body, c.says)
+			if c.status != http.StatusRequestEntityTooLarge { // which only the dashboard refuses, and has no programs
+				a = s.ask(t, http.MethodPost, "/entries/1", c.form, headers...)
+				require.Equal(t, c.status, a.status, a.body)
+				require.Contains(t, a.header.Get("Content-Type"), "problem+json")
+			}
+		})
+	}
 }
 
 // outage is a store whose tokens and sessions cannot be read.

@@ -154,6 +154,9 @@ func ValidationEventOf(e *Entry) ValidationEvent {
 // Version is the version of the lines of an export and of the records of a spool.
 const Version = 2
 
+// LinesType is the content type of an export.
+const LinesType = "application/jsonl"
+
 // Letter is a line of an export: an entry with every revision of its body, in order.
 type Letter struct {
 	Version int `json:"v"`

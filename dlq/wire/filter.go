@@ -213,10 +213,10 @@ func (c Cursor) String() string {
 }
 
 func parseCursor(text string) (Cursor, error) {
+	foreign := fmt.Errorf("%w: cursor %.40q was not made by this store: begin with the first page", ErrInvalid, text)
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil || len(raw) != cursorSize || raw[0] != cursorVersion {
-		return Cursor{}, fmt.Errorf("%w: cursor %.40q was not made by this store: begin with the first page", ErrInvalid,
-			text)
+		return Cursor{}, foreign
 	}
 	c := Cursor{
 		At: time.UnixMicro(int64(binary.BigEndian.Uint64(raw[2:]))).UTC(), //nolint:gosec // bits
@@ -228,8 +228,7 @@ func parseCursor(text string) (Cursor, error) {
 		}
 	}
 	if c.Order == "" || c.At.Year() < 1 || c.At.Year() > 9999 { // never made by a store
-		return Cursor{}, fmt.Errorf("%w: cursor %.40q was not made by this store: begin with the first page", ErrInvalid,
-			text)
+		return Cursor{}, foreign
 	}
 	return c, nil
 }

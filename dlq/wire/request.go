@@ -9,6 +9,9 @@ import (
 	"github.com/redrive-go/redrive/dlq/internal/text"
 )
 
+// ETag is that of a version of an entry or a run.
+func ETag(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
+
 // Note is the reason for a change.
 type Note struct {
 	Note string `json:"note,omitempty" maxLength:"1000" doc:"Why, for the audit log."`

@@ -86,7 +86,7 @@ func (g *Guard) Protect(next http.Handler) http.Handler {
 		case err != nil:
 			g.refuse(w, r, err)
 		case who.Role <= None:
-			problem.Write(w, http.StatusForbidden, who.Name+" has no role on this server")
+			problem.Write(w, r, http.StatusForbidden, who.Name+" has no role on this server")
 		default:
 			g.serve(w, r, &who, next)
 		}
@@ -120,7 +120,7 @@ func (g *Guard) Open(next http.Handler) http.Handler {
 			return
 		}
 		if wait, ok := g.requests.Allow(host(r.RemoteAddr)); !ok {
-			tooMany(w, wait)
+			tooMany(w, r, wait)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -134,7 +134,7 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, who *Principal, ne
 		client = host(r.RemoteAddr)
 	}
 	if wait, ok := g.requests.Allow(client); !ok {
-		tooMany(w, wait)
+		tooMany(w, r, wait)
 		return
 	}
 	next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), *who)))
@@ -143,7 +143,7 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, who *Principal, ne
 // acceptable refuses requests with too many headers, for other servers, and from other sites.
 func (g *Guard) acceptable(w http.ResponseWriter, r *http.Request) bool {
 	if size := headerSize(r.Header); size > maxHeaders {
-		problem.Write(w, http.StatusRequestHeaderFieldsTooLarge,
+		problem.Write(w, r, http.StatusRequestHeaderFieldsTooLarge,
 			fmt.Sprintf("the headers have %d bytes: at most %d", size, maxHeaders))
 		return false
 	}
@@ -156,7 +156,7 @@ func (g *Guard) acceptable(w http.ResponseWriter, r *http.Request) bool {
 	}
 	g.cfg.Logger.WarnContext(r.Context(), "request refused", "reason", reason, "remote", r.RemoteAddr, "host", r.Host,
 		"origin", r.Header.Get("Origin"))
-	problem.Write(w, http.StatusForbidden, reason)
+	problem.Write(w, r, http.StatusForbidden, reason)
 	return false
 }
 
@@ -172,12 +172,12 @@ type unchecked struct{ error }
 // refuse answers an unknown caller.
 func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if s, ok := errors.AsType[*slowed](err); ok {
-		tooMany(w, s.wait)
+		tooMany(w, r, s.wait)
 		return
 	}
 	if _, ok := errors.AsType[*unchecked](err); ok {
 		w.Header().Set("Retry-After", "5")
-		problem.Write(w, http.StatusServiceUnavailable,
+		problem.Write(w, r, http.StatusServiceUnavailable,
 			"your credentials could not be checked: try again; the server's log has the reason")
 		return
 	}
@@ -186,7 +186,7 @@ func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if g.cfg.Unauthorized != nil && g.cfg.Unauthorized(w, r) {
 		return
 	}
-	problem.Write(w, http.StatusUnauthorized, "log in: Authorization: Bearer <token>, or user and password")
+	problem.Write(w, r, http.StatusUnauthorized, "log in: Authorization: Bearer <token>, or user and password")
 }
 
 // authenticate identifies a caller. Wrong credentials are counted and logged, wherever they are sent, and further
@@ -364,10 +364,10 @@ func headerSize(h http.Header) int {
 	return size
 }
 
-func tooMany(w http.ResponseWriter, wait time.Duration) {
+func tooMany(w http.ResponseWriter, r *http.Request, wait time.Duration) {
 	seconds := max(1, int(math.Ceil(wait.Seconds())))
 	w.Header().Set("Retry-After", strconv.Itoa(seconds))
-	problem.Write(w, http.StatusTooManyRequests, fmt.Sprintf("too many requests: try again in %d s", seconds))
+	problem.Write(w, r, http.StatusTooManyRequests, fmt.Sprintf("too many requests: try again in %d s", seconds))
 }
 
 // IsLoopback reports whether only this machine can reach an address to listen on. A name counts when all of its

@@ -40,7 +40,7 @@ func From(ctx context.Context) Principal {
 func Require(least Role, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p := From(r.Context()); !p.Role.Allows(least) {
-			problem.Write(w, http.StatusForbidden, Refusal(p, least))
+			problem.Write(w, r, http.StatusForbidden, Refusal(p, least))
 			return
 		}
 		next.ServeHTTP(w, r)

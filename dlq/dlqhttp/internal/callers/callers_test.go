@@ -49,7 +49,8 @@ func TestAnswers_Size(t *testing.T) {
 	t.Parallel()
 	who := access.Principal{Name: "ana", Role: access.Operator}
 	c, size, handled := NewAnswers(), maxAnswer, 0
-	handler := c.Idempotent(1<<20, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	repeatable := func(r *http.Request) bool { return r.URL.Path != "/edit/preview" }
+	handler := c.Idempotent(1<<20, repeatable, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		handled++
 		for range 2 {
 			_, _ = w.Write(make([]byte, size/2))

@@ -104,24 +104,25 @@ func oldest[K comparable, V any](all map[K]V, at func(V) time.Time) (key K) {
 	return key
 }
 
-// Idempotent gives a repeated request with a key the same response as the first. bodyLimit is the maximum body size.
-func (c *Answers) Idempotent(bodyLimit int64, next http.Handler) http.Handler {
+// Idempotent gives a repeated request with a key the same response as the first, if it is repeatable. bodyLimit is the
+// maximum body size.
+func (c *Answers) Idempotent(bodyLimit int64, repeatable func(*http.Request) bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := r.Header.Get(KeyHeader)
-		if key == "" || r.Method != http.MethodPost || isImport(r) || strings.HasSuffix(r.URL.Path, "/preview") {
+		if key == "" || !repeatable(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
 		if len(key) > MaxKey || strings.ContainsFunc(key, func(c rune) bool { return c <= ' ' || c > '~' }) {
-			problem.Write(w, http.StatusBadRequest, KeyHeader+": 1 to 255 visible ASCII characters, such as a UUID")
+			problem.Write(w, r, http.StatusBadRequest, KeyHeader+": 1 to 255 visible ASCII characters, such as a UUID")
 			return
 		}
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyLimit))
 		if err != nil {
 			if _, large := errors.AsType[*http.MaxBytesError](err); large {
-				problem.Write(w, http.StatusRequestEntityTooLarge, "request body is too large")
+				problem.Write(w, r, http.StatusRequestEntityTooLarge, "request body is too large")
 			} else {
-				problem.Write(w, http.StatusBadRequest, "the body could not be read")
+				problem.Write(w, r, http.StatusBadRequest, "the body could not be read")
 			}
 			return
 		}
@@ -133,15 +134,15 @@ func (c *Answers) Idempotent(bodyLimit int64, next http.Handler) http.Handler {
 		switch {
 		case begun:
 		case found.request != request:
-			problem.Write(w, http.StatusUnprocessableEntity, OtherBody)
+			problem.Write(w, r, http.StatusUnprocessableEntity, OtherBody)
 			return
 		case !found.done:
 			w.Header().Set("Retry-After", "1")
-			problem.Write(w, http.StatusConflict,
+			problem.Write(w, r, http.StatusConflict,
 				"the first request with this "+KeyHeader+" is still in progress: try again later")
 			return
 		case found.large:
-			problem.Write(w, http.StatusConflict,
+			problem.Write(w, r, http.StatusConflict,
 				"the first request with this "+KeyHeader+" is done, but its answer was too large to be kept")
 			return
 		default:
@@ -157,9 +158,6 @@ func (c *Answers) Idempotent(bodyLimit int64, next http.Handler) http.Handler {
 		kept.complete = true
 	})
 }
-
-// isImport reports whether a request is an import through the API, whose body is not kept in memory.
-func isImport(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/api/v1/entries/import") }
 
 // begin finds the response for a key, or records that the request with it has begun.
 func (i *idempotency) begin(name, request [32]byte) (found *answer, begun bool) {

@@ -89,18 +89,18 @@ func (s *Slots) free(identity string) {
 const smallBody = 16 << 10
 
 // LimitBodies takes a slot for each request whose body is large, or of unknown size: it is in memory until the request
-// is answered.
-func (s *Slots) LimitBodies(next http.Handler) http.Handler {
+// is answered, unless it is streamed.
+func (s *Slots) LimitBodies(streamed func(*http.Request) bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		small := r.ContentLength >= 0 && r.ContentLength <= smallBody
-		if r.Method == http.MethodGet || small || isImport(r) {
+		if r.Method == http.MethodGet || small || streamed(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
 		free, err := s.Take(r.Context(), access.From(r.Context()))
 		if err != nil {
 			w.Header().Set("Retry-After", "5")
-			problem.Write(w, http.StatusTooManyRequests, err.Error())
+			problem.Write(w, r, http.StatusTooManyRequests, err.Error())
 			return
 		}
 		defer free()

@@ -53,22 +53,18 @@ func (r *request) audit() error {
 		}
 		f.EntryID = id
 	}
-	type answer struct {
-		records []driver.AuditRecord
-		next    string
-	}
 	page := dlq.Page{Limit: auditSize, After: q.Get("after")}
-	a, at, err := cached(r.Context(), r.cache, "audit "+q.Encode(), func(ctx context.Context) (a answer, err error) {
-		a.records, a.next, err = r.cfg.Manager.AuditLog(ctx, f, page)
-		return a, err
-	})
+	records, next, at, err := cachedPair(r.Context(), r.cache, "audit "+q.Encode(),
+		func(ctx context.Context) ([]driver.AuditRecord, string, error) {
+			return r.cfg.Manager.AuditLog(ctx, f, page)
+		})
 	if err != nil {
 		return err
 	}
-	data.Records = r.auditRows(driver.FoldAudit(r.sees.Audit(a.records)))
-	if a.next != "" {
+	data.Records = r.auditRows(driver.FoldAudit(r.sees.Audit(records)))
+	if next != "" {
 		data.Next = query(url.Values{
-			"actor": {data.Actor}, "action": {data.Action}, "entry": {data.Entry}, "run": {data.Run}, "after": {a.next},
+			"actor": {data.Actor}, "action": {data.Action}, "entry": {data.Entry}, "run": {data.Run}, "after": {next},
 		})
 	}
 	return r.page("audit", view{Title: "Audit log", Nav: "audit", Live: true, At: at, Data: &data})

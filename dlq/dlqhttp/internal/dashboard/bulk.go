@@ -135,11 +135,11 @@ func (r *request) confirm(data *confirmData, filters []dlq.Filter) error {
 		if err := r.searches(f, ""); err != nil {
 			return err
 		}
-		n, err := r.cfg.Count(r.Context(), *f, 0)
+		l, err := r.cfg.Listing(r.Context(), *f, dlq.Page{Limit: 5}, 0)
 		if err != nil {
 			return err
 		}
-		data.Count += n
+		data.Count += l.Count
 		if data.Nav == "groups" {
 			groups, err := r.cfg.Manager.Groups(r.Context(), dlq.GroupQuery{Fingerprint: f.Fingerprint, Limit: 1})
 			if err != nil {
@@ -147,10 +147,6 @@ func (r *request) confirm(data *confirmData, filters []dlq.Filter) error {
 			}
 			data.Causes = append(data.Causes, causesOf(r.sees.Groups(groups), r.now())...)
 			continue
-		}
-		l, err := r.cfg.List(r.Context(), *f, dlq.Page{Limit: 5})
-		if err != nil {
-			return err
 		}
 		data.Sample = r.sees.Entries(l.Entries)
 	}

@@ -80,6 +80,21 @@ func (c *cache) keep(key string, generation int, k kept) {
 	}
 }
 
+// cachedPair is cached for two values.
+func cachedPair[A, B any](ctx context.Context, c *cache, key string, load func(context.Context) (A, B, error)) (
+	a A, b B, at time.Time, err error,
+) {
+	type pair struct {
+		a A
+		b B
+	}
+	found, at, err := cached(ctx, c, key, func(ctx context.Context) (p pair, err error) {
+		p.a, p.b, err = load(ctx)
+		return p, err
+	})
+	return found.a, found.b, at, err
+}
+
 // cached returns what load returned less than an interval ago, or what it returns now, and when that was. Callers share
 // the value and must not change it.
 func cached[T any](ctx context.Context, c *cache, key string, load func(context.Context) (T, error)) (T, time.Time,

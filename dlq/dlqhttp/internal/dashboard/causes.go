@@ -26,20 +26,14 @@ type cause struct {
 // groups are causes as the caller may see them, with the hours of their curves, whether there are more, and when they
 // were read: once for all callers who see the same.
 func (r *request) groups(q driver.GroupQuery, hours int) (groups []driver.Group, more bool, at time.Time, err error) {
-	type answer struct {
-		groups []driver.Group
-		more   bool
-	}
-	a, at, err := cached(r.Context(), r.cache, fmt.Sprintf("groups %t %d %+v", r.sees.Hides(), hours, q),
-		func(ctx context.Context) (a answer, err error) {
+	return cachedPair(r.Context(), r.cache, fmt.Sprintf("groups %t %d %+v", r.sees.Hides(), hours, q),
+		func(ctx context.Context) ([]driver.Group, bool, error) {
 			q := q
 			if hours > 0 {
 				q.TrendSince = r.cfg.Manager.Now(ctx).Add(-time.Duration(hours) * time.Hour)
 			}
-			a.groups, a.more, err = r.cfg.Groups(ctx, q)
-			return a, err
+			return r.cfg.Groups(ctx, q)
 		})
-	return a.groups, a.more, at, err
 }
 
 // causesOf are causes with their curves, which have one scale, because they are shown alongside each other.
@@ -159,19 +153,13 @@ func (r *request) cause() error {
 	if err := r.searches(&search.Filter, ""); err != nil {
 		return err
 	}
-	type answer struct {
-		group   driver.Group
-		entries []dlq.Entry
-	}
-	a, at, err := cached(r.Context(), r.cache, "group "+fingerprint, func(ctx context.Context) (a answer, err error) {
-		a.group, err = r.group(ctx, fingerprint)
-		if err != nil {
-			return a, err
-		}
-		l, err := r.cfg.Manager.List(ctx, search.Filter, dlq.Page{Limit: groupSample})
-		a.entries = l.Entries
-		return a, err
-	})
+	group, l, at, err := cachedPair(r.Context(), r.cache, "group "+fingerprint,
+		func(ctx context.Context) (g driver.Group, l driver.Listing, err error) {
+			if g, err = r.group(ctx, fingerprint); err == nil {
+				l, err = r.cfg.Manager.List(ctx, search.Filter, dlq.Page{Limit: groupSample})
+			}
+			return g, l, err
+		})
 	if err != nil {
 		return err
 	}
@@ -181,8 +169,8 @@ func (r *request) cause() error {
 	}
 	now := r.now()
 	data := groupData{
-		Cause: causesOf(r.sees.Groups([]driver.Group{a.group}), now)[0], Week: curveOf(a.group.Trend, now, weekHours),
-		Entries: r.sees.Entries(a.entries), Search: search, CanMute: said.canMute, Periods: mutePeriods,
+		Cause: causesOf(r.sees.Groups([]driver.Group{group}), now)[0], Week: curveOf(group.Trend, now, weekHours),
+		Entries: r.sees.Entries(l.Entries), Search: search, CanMute: said.canMute, Periods: mutePeriods,
 	}
 	if m := said.mute(fingerprint); m != nil {
 		data.Mute = &r.sees.Mutes([]driver.Mute{*m})[0]

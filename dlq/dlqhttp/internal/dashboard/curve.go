@@ -89,7 +89,6 @@ type sparkline struct {
 }
 
 const (
-	sparkHours  = 7 * 24
 	sparkPoints = 28 // of six hours each
 	sparkWidth  = 112
 	sparkHeight = 24
@@ -98,8 +97,8 @@ const (
 // sparkPointsOf are the numbers of the last seven days.
 func sparkPointsOf(hours []wire.HourCount, now time.Time) []int64 {
 	points := make([]int64, sparkPoints)
-	for i, n := range curveOf(hours, now, sparkHours).In {
-		points[i*sparkPoints/sparkHours] += n
+	for i, n := range curveOf(hours, now, weekHours).In {
+		points[i*sparkPoints/weekHours] += n
 	}
 	return points
 }

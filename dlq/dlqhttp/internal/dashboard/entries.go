@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
@@ -57,7 +58,7 @@ func (r *request) entries() error {
 		return err
 	}
 	data := entriesData{
-		Search: s, Entries: r.sees.Entries(l.Entries), Count: min(l.count, countLimit), Counted: l.count <= countLimit,
+		Search: s, Entries: r.sees.Entries(l.Entries), Count: min(l.Count, countLimit), Counted: l.Count <= countLimit,
 		Chips: s.Chips("q", "payload", "field", "topic"), In: s.values().Encode(), Slow: s.Filter.ReadsBodies(),
 		Filtered: len(s.Chips()) > 0 || s.Since != "" || len(s.Filter.Statuses) > 0,
 	}
@@ -101,24 +102,10 @@ func (r *request) suggest(data *entriesData) error {
 	return nil
 }
 
-// listing is a page of entries, and their total.
-type listing struct {
-	driver.Listing
-	count int64
-}
-
 // listing reads a page and the total, up to a limit, and returns when.
-func (r *request) listing(s *search, page dlq.Page) (listing, time.Time, error) {
-	load := func(ctx context.Context) (l listing, err error) {
-		if l.Listing, err = r.cfg.List(ctx, s.Filter, page); err != nil {
-			return l, err
-		}
-		if page.After == "" && l.Next == "" { // all there are
-			l.count = int64(len(l.Entries))
-			return l, nil
-		}
-		l.count, err = r.cfg.Count(ctx, s.Filter, countLimit+1)
-		return l, err
+func (r *request) listing(s *search, page dlq.Page) (operations.Listing, time.Time, error) {
+	load := func(ctx context.Context) (operations.Listing, error) {
+		return r.cfg.Listing(ctx, s.Filter, page, countLimit+1)
 	}
 	if s.Filter.ReadsBodies() { // it ends with the request, and is not shared
 		at := time.Now()

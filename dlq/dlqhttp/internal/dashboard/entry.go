@@ -16,6 +16,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/dlq/wire"
@@ -159,7 +160,7 @@ func (r *request) neighbours(e *dlq.Entry, data *entryData) error {
 	if err := r.searches(&s.Filter, ""); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), healthTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), operations.HealthTimeout)
 	defer cancel()
 	for order, to := range map[wire.Order]*int64{driver.NewestFirst: &data.Older, driver.OldestFirst: &data.Newer} {
 		after := wire.Cursor{Order: order, At: e.CreatedAt, ID: e.ID}.String()

@@ -115,8 +115,8 @@ func (d *dashboard) routes() *access.Mux {
 }
 
 func (r *request) unknown() error {
-	if !strings.Contains(r.Header.Get("Accept"), "text/html") { // a program, not a person
-		problem.Write(r.w, http.StatusNotFound, "nothing is served at "+r.URL.Path)
+	if !problem.ForPerson(r.Request) {
+		problem.Write(r.w, r.Request, http.StatusNotFound, "nothing is served at "+r.URL.Path)
 		return nil
 	}
 	return newFault(http.StatusNotFound, "There is no such page", "Follow a link above.", nil)
@@ -230,9 +230,6 @@ func faultOf(ctx context.Context, err error) *fault {
 	return f
 }
 
-// healthTimeout is how long a component may take to respond.
-const healthTimeout = 3 * time.Second
-
 // explain completes a fault that is not a refusal: was anything changed, and is the store down?
 func (r *request) explain(ctx context.Context, f *fault) {
 	if f.back == "" {
@@ -243,7 +240,7 @@ func (r *request) explain(ctx context.Context, f *fault) {
 	}
 	const unsure = "It is not known whether the change was saved: check before you repeat it. " +
 		"Every change that was saved has an audit record."
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), healthTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), operations.HealthTimeout)
 	defer cancel()
 	down, looks := r.cfg.Manager.Ping(ctx) != nil, r.Method == http.MethodGet
 	if down {

@@ -91,7 +91,7 @@ func (d *dashboard) readLive(ctx context.Context) (*nowData, error) {
 	if err != nil || d.cfg.Depths == nil {
 		return n, err
 	}
-	counting, cancel := context.WithTimeout(ctx, healthTimeout)
+	counting, cancel := context.WithTimeout(ctx, operations.HealthTimeout)
 	defer cancel()
 	if n.depths, err = d.cfg.Depths(counting); err != nil {
 		n.problem = err.Error() // the numbers of the others are still there

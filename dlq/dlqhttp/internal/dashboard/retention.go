@@ -66,14 +66,11 @@ func (r *request) retention() error {
 		data.Days, data.Before, data.Archive = q.Get("days"), p.ClosedBefore, !p.SkipArchive
 		data.Resolved, data.Discarded = q.Get("resolved") != "", q.Get("discarded") != ""
 		filter := dlq.Filter{Statuses: p.Statuses, ResolvedBefore: p.ClosedBefore}
-		if data.Count, err = r.cfg.Manager.Count(r.Context(), filter, 0); err != nil {
-			return err
-		}
-		l, err := r.cfg.Manager.List(r.Context(), filter, dlq.Page{Limit: 5, Order: driver.OldestFirst})
+		l, err := r.cfg.Listing(r.Context(), filter, dlq.Page{Limit: 5, Order: driver.OldestFirst}, 0)
 		if err != nil {
 			return err
 		}
-		data.Sample = r.sees.Entries(l.Entries)
+		data.Count, data.Sample = l.Count, r.sees.Entries(l.Entries)
 	}
 	return r.page("retention", view{Title: "Retention", Nav: "retention", Data: &data})
 }

@@ -38,18 +38,14 @@ func (r *request) runs() error {
 	case state != "":
 		return invalid("state %q", state)
 	}
-	type answer struct {
-		runs []redrive.Run
-		next string
-	}
-	a, at, err := cached(r.Context(), r.cache, "runs "+state+" "+after, func(ctx context.Context) (a answer, err error) {
-		a.runs, a.next, err = r.cfg.Runner.Runs(ctx, f, dlq.Page{Limit: runsPage, After: after})
-		return a, err
-	})
+	runs, next, at, err := cachedPair(r.Context(), r.cache, "runs "+state+" "+after,
+		func(ctx context.Context) ([]redrive.Run, string, error) {
+			return r.cfg.Runner.Runs(ctx, f, dlq.Page{Limit: runsPage, After: after})
+		})
 	if err != nil {
 		return err
 	}
-	data := runsData{Runs: r.named(a.runs), State: state, Next: a.next, States: redrive.States()}
+	data := runsData{Runs: r.named(runs), State: state, Next: next, States: redrive.States()}
 	return r.page("runs", view{Title: "Redrive runs", Nav: "runs", Live: true, At: at, Data: &data})
 }
 

@@ -225,23 +225,15 @@ func (s *search) Chips(without ...string) []chip {
 // Has reports whether the search selects a status; without one it selects all.
 func (s *search) Has(status dlq.Status) bool { return slices.Contains(s.Filter.Statuses, status) }
 
-// timeForms are the formats for a time; without a zone it is UTC.
-var timeForms = []string{
-	time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04", time.DateTime, "2006-01-02 15:04",
-	time.DateOnly,
-}
-
-func parseTime(text string) (time.Time, error) {
-	text = strings.TrimSpace(text)
-	if text == "" {
-		return time.Time{}, nil
+// parseTime reads the time in a field, which may be empty.
+func parseTime(text string) (at time.Time, err error) {
+	if text = strings.TrimSpace(text); text == "" {
+		return at, nil
 	}
-	for _, form := range timeForms {
-		if t, err := time.Parse(form, text); err == nil {
-			return t.UTC(), nil
-		}
+	if at, err = duration.Time(text); err != nil {
+		return at, invalid("%w", err)
 	}
-	return time.Time{}, invalid("time %q: such as 2026-02-28 22:53, in UTC", text)
+	return at, nil
 }
 
 // parseAge reads how long ago something was.

@@ -81,6 +81,9 @@ type Depth struct {
 	Messages                   int64
 }
 
+// HealthTimeout is how long a component may take to respond.
+const HealthTimeout = 3 * time.Second
+
 // Storable reports whether a store can hold a text: no database takes NUL, or text that is not UTF-8.
 func Storable(text string) bool { return utf8.ValidString(text) && !strings.ContainsRune(text, 0) }
 
@@ -155,6 +158,26 @@ func limited[T any](ctx context.Context, c *Config, f *dlq.Filter, search func()
 // List is a page of entries, within the limit of searches.
 func (c *Config) List(ctx context.Context, f dlq.Filter, p dlq.Page) (driver.Listing, error) {
 	return limited(ctx, c, &f, func() (driver.Listing, error) { return c.Manager.List(ctx, f, p) })
+}
+
+// Listing is a page of entries, and how many match.
+type Listing struct {
+	driver.Listing
+	Count int64
+}
+
+// Listing is a page of entries and their total, counted up to a limit, 0 for all. Both are one search: the total must
+// not wait for a slot that others took after the page.
+func (c *Config) Listing(ctx context.Context, f dlq.Filter, p dlq.Page, upTo int64) (Listing, error) {
+	return limited(ctx, c, &f, func() (l Listing, err error) {
+		if l.Listing, err = c.Manager.List(ctx, f, p); err != nil {
+			return l, err
+		}
+		if l.Count = int64(len(l.Entries)); p.After != "" || l.Next != "" { // otherwise these are all
+			l.Count, err = c.Manager.Count(ctx, f, upTo)
+		}
+		return l, err
+	})
 }
 
 // Count counts entries up to a limit, 0 for all, within the limit of searches.

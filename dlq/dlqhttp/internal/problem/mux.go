@@ -23,11 +23,11 @@ func Mux(mux Router) http.Handler {
 		if refused.status == http.StatusMethodNotAllowed {
 			allow := refused.header.Get("Allow")
 			w.Header().Set("Allow", allow)
-			Write(w, http.StatusMethodNotAllowed, r.Method+" is not allowed on "+r.URL.Path+": use "+
+			Write(w, r, http.StatusMethodNotAllowed, r.Method+" is not allowed on "+r.URL.Path+": use "+
 				strings.ReplaceAll(allow, ",", " or"))
 			return
 		}
-		Write(w, http.StatusNotFound, "nothing is served at "+r.URL.Path)
+		Write(w, r, http.StatusNotFound, "nothing is served at "+r.URL.Path)
 	})
 }
 
@@ -36,7 +36,7 @@ func Get(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			w.Header().Set("Allow", "GET, HEAD")
-			Write(w, http.StatusMethodNotAllowed, r.Method+" is not allowed on "+r.URL.Path+": use GET or HEAD")
+			Write(w, r, http.StatusMethodNotAllowed, r.Method+" is not allowed on "+r.URL.Path+": use GET or HEAD")
 			return
 		}
 		next.ServeHTTP(w, r)

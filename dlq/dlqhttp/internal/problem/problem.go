@@ -1,9 +1,12 @@
-// Package problem writes errors as application/problem+json (RFC 9457) where no route of the API answers.
+// Package problem writes the errors that no route answers: as application/problem+json (RFC 9457), and as pages for
+// people.
 package problem
 
 import (
 	"encoding/json"
+	"html/template"
 	"net/http"
+	"strings"
 
 	"github.com/redrive-go/redrive/dlq/wire"
 )
@@ -11,12 +14,31 @@ import (
 // ContentType of a problem.
 const ContentType = "application/problem+json"
 
-// Write responds with a problem. Nothing may have been written before.
-func Write(w http.ResponseWriter, status int, detail string) {
+// Write responds with a problem, or with a page to a person. Nothing may have been written before.
+func Write(w http.ResponseWriter, r *http.Request, status int, detail string) {
+	if ForPerson(r) {
+		Page(w, status, http.StatusText(status), detail, "")
+		return
+	}
 	w.Header().Set("Content-Type", ContentType)
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	// the client disconnected: no reader is left for the error
 	_ = json.NewEncoder(w).Encode(wire.Problem{Title: http.StatusText(status), Status: status, Detail: detail})
+}
+
+// ForPerson reports whether a browser shows the response: programs, and the scripts of pages, do not ask for HTML.
+func ForPerson(r *http.Request) bool { return strings.Contains(r.Header.Get("Accept"), "text/html") }
+
+var page = template.Must(template.New("page").Parse(`<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{{.Title}}</title></head>
+<body><main><h1>{{.Title}}</h1><p>{{.Text}}</p>{{with .Login}}<p><a href="{{.}}">Log in</a></p>{{end}}</main></body>
+</html>
+`))
+
+// Page responds with a page without styles and scripts. login, unless empty, is the address of the login.
+func Page(w http.ResponseWriter, status int, title, text, login string) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_ = page.Execute(w, struct{ Title, Text, Login string }{title, text, login}) // the client disconnected
 }

@@ -25,6 +25,7 @@ import (
 // API is the REST API.
 type API struct {
 	cfg     operations.Config
+	mux     *access.Mux
 	path    string // prefix and Base
 	huma    huma.API
 	answers *callers.Answers
@@ -66,7 +67,7 @@ Errors are application/problem+json; a refused request has changed nothing:
 // New makes the API and registers its routes with mux, below the prefix and Base.
 func New(mux *access.Mux, cfg operations.Config) *API {
 	a := &API{
-		cfg: cfg, path: cfg.Prefix + Base, answers: callers.NewAnswers(), closing: make(chan struct{}),
+		cfg: cfg, mux: mux, path: cfg.Prefix + Base, answers: callers.NewAnswers(), closing: make(chan struct{}),
 		streams: callers.NewSlots("progress streams", cfg.Limits.Streams, max(1, cfg.Limits.Streams/10),
 			cfg.Limits.Streams/10, 0),
 	}
@@ -106,12 +107,10 @@ func New(mux *access.Mux, cfg operations.Config) *API {
 	a.huma.UseMiddleware(a.allowed, a.bounded)
 	a.entryRoutes()
 	a.changeRoutes()
-	a.editRoutes()
 	a.transferRoutes()
 	a.purgeRoutes()
 	a.groupRoutes()
 	a.runRoutes()
-	a.streamRoutes()
 	a.aboutRoutes()
 	a.validationRoutes()
 	delete(schemas.Map(), "ErrorModel") // Problem says more
@@ -136,23 +135,39 @@ func (a *API) Document() *huma.OpenAPI { return a.huma.OpenAPI() }
 
 // Routes are what the API serves: its document's operations with their roles, and the pages of the document for
 // viewers.
-func (a *API) Routes(mux *access.Mux) []access.Route {
-	routes := mux.Routes()
+func (a *API) Routes() []access.Route {
+	routes := a.mux.Routes()
 	for i := range routes {
 		served := &routes[i]
-		at := slices.IndexFunc(a.routes, func(r route) bool {
-			return r.Method == served.Method && a.path+r.Path == served.Path
-		})
-		if at >= 0 {
-			served.Least, served.Changes = a.routes[at].Role, a.routes[at].Changes
+		if r := a.find(served.Method + " " + served.Path); r.ID != "" {
+			served.Least, served.Changes = r.Role, r.Changes
 		}
 	}
 	return routes
 }
 
+// find is the route of a pattern of the mux; the zero route if it is none of the document's.
+func (a *API) find(pattern string) (found route) {
+	at := slices.IndexFunc(a.routes, func(r route) bool { return r.Method+" "+a.path+r.Path == pattern })
+	if at >= 0 {
+		found = a.routes[at]
+	}
+	return found
+}
+
+// requested is the route of a request, as find returns it.
+func (a *API) requested(r *http.Request) route {
+	_, pattern := a.mux.Handler(r)
+	return a.find(pattern)
+}
+
+// Streams reports whether the body of a request is read as it arrives, and never in memory as a whole.
+func (a *API) Streams(r *http.Request) bool { return a.requested(r).Takes != "" }
+
 // Idempotent gives a repeated request with a key the same response as the first.
 func (a *API) Idempotent(next http.Handler) http.Handler {
-	return a.answers.Idempotent(a.cfg.Limits.Body, next)
+	repeatable := func(r *http.Request) bool { return a.requested(r).repeatable() }
+	return a.answers.Idempotent(a.cfg.Limits.Body, repeatable, next)
 }
 
 // EndStreams ends the progress streams, for which a server that shuts down would wait. A new one ends at once. Call it
@@ -171,6 +186,9 @@ type route struct {
 	// Sends and Takes are the content types of a response and a request that are not JSON.
 	Sends, Takes string
 }
+
+// repeatable means that the route takes a key with which it can be repeated.
+func (r route) repeatable() bool { return r.Changes && r.Method == http.MethodPost && r.Takes == "" }
 
 // BodyTimeout is how long a client may take to send a body of ordinary size, and each part of an import.
 const BodyTimeout = 30 * time.Second
@@ -204,7 +222,7 @@ func (a *API) operation(r route) huma.Operation {
 	if r.Takes != "" {
 		op.RequestBody = &huma.RequestBody{Required: true, Content: content(r.Takes)}
 	}
-	if r.Changes && r.Method == http.MethodPost && r.ID != "import-entries" && r.ID != "start-run" {
+	if r.repeatable() && r.ID != "start-run" { // which describes it itself
 		op.Parameters = []*huma.Param{{
 			Name: callers.KeyHeader, In: "header", Schema: &huma.Schema{Type: huma.TypeString, MaxLength: new(callers.MaxKey)},
 			Description: "Makes the request safe to repeat: within a day, the same key with the same body gets the first " +

@@ -56,20 +56,28 @@ func (a *API) changeRoutes() {
 		Description: "To send back what a filter picks, start a run. Changes made before an error remain; repeating the " +
 			"request is safe.",
 	}, a.bulk)
+	handle(a, route{
+		ID: "preview-edit", Method: http.MethodPost, Path: "/entries/{id}/edit/preview", Tag: "entries",
+		Role:    access.Operator,
+		Summary: "Show what an edit would change, and change nothing",
+	}, a.previewEdit)
+	edit := changeRoute(access.Operator, "entries", "edit-entry", "/entries/{id}/edit",
+		"Change a dead letter's payload or headers before it is sent back")
+	edit.Description = "The original is kept as revision 0. An edit that changes nothing makes no revision."
+	register(a, edit, a.edit)
 }
 
 func (a *API) change(ctx context.Context, in *changeInput, do change) (*tagged[wire.Entry], error) {
-	version, err := in.version()
-	if err != nil {
+	who := noted(ctx, in.Body)
+	var err error
+	if who.Version, err = in.version(); err != nil {
 		return nil, err
 	}
-	who := noted(ctx, in.Body)
-	who.Version = version
 	e, err := do(ctx, in.ID.ID, who)
 	if err != nil {
 		return nil, err
 	}
-	return &tagged[wire.Entry]{ETag: etag(e.Version), Body: a.visible(ctx).Entry(e)}, nil
+	return &tagged[wire.Entry]{ETag: wire.ETag(e.Version), Body: a.visible(ctx).Entry(e)}, nil
 }
 
 func (a *API) bulk(ctx context.Context, in *struct{ Body wire.BulkRequest }) (*wire.BulkResult, error) {
@@ -102,20 +110,6 @@ type editInput struct {
 	ID
 	Match
 	Body wire.EditRequest
-}
-
-func (a *API) editRoutes() {
-	handle(a, route{
-		ID: "preview-edit", Method: http.MethodPost, Path: "/entries/{id}/edit/preview", Tag: "entries",
-		Role:    access.Operator,
-		Summary: "Show what an edit would change, and change nothing",
-	}, a.previewEdit)
-	register(a, route{
-		ID: "edit-entry", Method: http.MethodPost, Path: "/entries/{id}/edit", Tag: "entries", Role: access.Operator,
-		Changes:     true,
-		Summary:     "Change a dead letter's payload or headers before it is sent back",
-		Description: "The original is kept as revision 0. An edit that changes nothing makes no revision.",
-	}, a.edit)
 }
 
 // editOf is the requested edit of a body, which the caller may make.
@@ -192,7 +186,7 @@ func (a *API) edit(ctx context.Context, in *editInput) (*tagged[wire.Edited], er
 		return nil, err
 	}
 	shown := wire.Edited{Entry: a.visible(ctx).Entry(e), Diff: a.visible(ctx).Diff(before.Body, after)}
-	return &tagged[wire.Edited]{ETag: etag(e.Version), Body: shown}, nil
+	return &tagged[wire.Edited]{ETag: wire.ETag(e.Version), Body: shown}, nil
 }
 
 type none struct{}

@@ -115,13 +115,13 @@ func (a *API) get(ctx context.Context, in *getInput) (*tagged[wire.EntryDetail],
 	if err != nil {
 		return nil, err
 	}
-	if tag := etag(e.Version); in.IfNoneMatch != "" && matches(in.IfNoneMatch, tag) {
+	if tag := wire.ETag(e.Version); in.IfNoneMatch != "" && matches(in.IfNoneMatch, tag) {
 		return nil, huma.ErrorWithHeaders(huma.Status304NotModified(), http.Header{"Etag": {tag}})
 	}
 	if err := a.cfg.Read(ctx, "entry", e.ID); err != nil {
 		return nil, err
 	}
-	return &tagged[wire.EntryDetail]{ETag: etag(e.Version), Body: a.visible(ctx).Detail(e)}, nil
+	return &tagged[wire.EntryDetail]{ETag: wire.ETag(e.Version), Body: a.visible(ctx).Detail(e)}, nil
 }
 
 func (a *API) payload(ctx context.Context, in *ID) (*huma.StreamResponse, error) {
@@ -137,7 +137,7 @@ func (a *API) payload(ctx context.Context, in *ID) (*huma.StreamResponse, error)
 		// Never the message's own content type: anyone may have produced the payload, and a browser would run it.
 		ctx.SetHeader("Content-Type", "application/octet-stream")
 		ctx.SetHeader("Content-Disposition", fmt.Sprintf(`attachment; filename="entry-%d.bin"`, e.ID))
-		ctx.SetHeader("ETag", etag(e.Version))
+		ctx.SetHeader("ETag", wire.ETag(e.Version))
 		_, _ = ctx.BodyWriter().Write(body.Bytes()) // the client disconnected: no reader is left for the error
 	}}, nil
 }
@@ -271,9 +271,6 @@ func (m *Match) version() (int64, error) {
 	}
 	return version, nil
 }
-
-// etag is the ETag of a version.
-func etag(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
 
 // matches reports whether an If-None-Match names the ETag.
 func matches(header, tag string) bool {

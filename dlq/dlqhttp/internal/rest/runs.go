@@ -102,6 +102,14 @@ func (a *API) runRoutes() {
 		ID: "adjust-run", Method: http.MethodPatch, Path: "/runs/{id}", Tag: "runs", Role: access.Operator, Changes: true,
 		Summary: "Change the rate and the bounds of a run in progress",
 	}, a.adjustRun)
+	register(a, route{
+		ID: "watch-run", Method: http.MethodGet, Path: "/runs/{id}/events", Tag: "runs", Role: access.Viewer, Slow: true,
+		Sends:   "text/event-stream",
+		Summary: "Watch a run: a server-sent event now and whenever something has changed",
+		Description: "Events are named progress, and their data is the run as GET /runs/{id} gives it. The stream ends " +
+			"with an event named end when nothing more will come, and without one after five minutes or when the server shuts " +
+			"down: connect again.",
+	}, a.watch)
 }
 
 func (a *API) runs(ctx context.Context, in *runsInput) (*page[wire.RunList], error) {
@@ -150,7 +158,7 @@ func (a *API) startRun(ctx context.Context, in *startInput) (*startOutput, error
 		return nil, err
 	}
 	return &startOutput{
-		Location: a.path + "/runs/" + url.PathEscape(run.ID), ETag: etag(run.Version), Body: a.shown(ctx, run),
+		Location: a.path + "/runs/" + url.PathEscape(run.ID), ETag: wire.ETag(run.Version), Body: a.shown(ctx, run),
 	}, nil
 }
 
@@ -172,7 +180,7 @@ func (a *API) run(ctx context.Context, in *RunID) (*tagged[wire.Run], error) {
 	if err != nil {
 		return nil, err
 	}
-	return &tagged[wire.Run]{ETag: etag(run.Version), Body: a.shown(ctx, run)}, nil
+	return &tagged[wire.Run]{ETag: wire.ETag(run.Version), Body: a.shown(ctx, run)}, nil
 }
 
 func (a *API) reviewRun(ctx context.Context, in *struct {
@@ -209,16 +217,15 @@ func (a *API) steer(
 	ctx context.Context, id string, match *Match, who dlq.By,
 	do func(context.Context, string, dlq.By) (*redrive.Run, error),
 ) (*tagged[wire.Run], error) {
-	version, err := match.version()
-	if err != nil {
+	var err error
+	if who.Version, err = match.version(); err != nil {
 		return nil, err
 	}
-	who.Version = version
 	run, err := do(ctx, id, who)
 	if err != nil {
 		return nil, err
 	}
-	return &tagged[wire.Run]{ETag: etag(run.Version), Body: a.shown(ctx, run)}, nil
+	return &tagged[wire.Run]{ETag: wire.ETag(run.Version), Body: a.shown(ctx, run)}, nil
 }
 
 func (a *API) adjustRun(ctx context.Context, in *adjustInput) (*tagged[wire.Run], error) {
@@ -240,18 +247,6 @@ const (
 	// maxStream is how long a stream lasts: a caller whose token was revoked, or whose role was changed, sees no more.
 	maxStream = 5 * time.Minute
 )
-
-func (a *API) streamRoutes() {
-	r := route{
-		ID: "watch-run", Method: http.MethodGet, Path: "/runs/{id}/events", Tag: "runs", Role: access.Viewer, Slow: true,
-		Sends:   "text/event-stream",
-		Summary: "Watch a run: a server-sent event now and whenever something has changed",
-		Description: "Events are named progress, and their data is the run as GET /runs/{id} gives it. The stream ends " +
-			"with an event named end when nothing more will come, and without one after five minutes or when the server shuts " +
-			"down: connect again.",
-	}
-	register(a, r, a.watch)
-}
 
 func (a *API) watch(ctx context.Context, in *RunID) (*huma.StreamResponse, error) {
 	if _, err := a.cfg.Runner.Run(ctx, in.ID); err != nil {

@@ -20,9 +20,6 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// linesType is the content type of an export.
-const linesType = "application/jsonl"
-
 type importInput struct {
 	Note string `query:"note" maxLength:"1000" doc:"Why, for the audit log."`
 
@@ -40,7 +37,7 @@ func (i *importInput) Resolve(ctx huma.Context) []error {
 func (a *API) transferRoutes() {
 	lines := route{
 		ID: "export-entries", Method: http.MethodGet, Path: "/entries/export", Tag: "maintenance", Role: access.Operator,
-		Slow: true, Sends: linesType,
+		Slow: true, Sends: wire.LinesType,
 		Summary: "Export dead letters as JSON lines, oldest first, byte for byte",
 		Description: "Where something is hidden from the caller, the lines say so and cannot be imported. A connection " +
 			"that ends early is an export that is not complete.",
@@ -49,7 +46,7 @@ func (a *API) transferRoutes() {
 
 	r := route{
 		ID: "import-entries", Method: http.MethodPost, Path: "/entries/import", Tag: "maintenance", Role: access.Admin,
-		Changes: true, Slow: true, Takes: linesType,
+		Changes: true, Slow: true, Takes: wire.LinesType,
 		Summary:     "Import the lines of an export; existing and archived entries stay unchanged",
 		Description: "Repeating an import is safe, and completes an interrupted one: entries are identified by their keys.",
 	}
@@ -107,7 +104,7 @@ type begun struct {
 func (b *begun) begin() {
 	if !b.done {
 		b.done = true
-		b.ctx.SetHeader("Content-Type", linesType)
+		b.ctx.SetHeader("Content-Type", wire.LinesType)
 		b.ctx.SetHeader("Content-Disposition", `attachment; filename="dead-letters.jsonl"`)
 	}
 }
@@ -120,10 +117,10 @@ func (b *begun) Write(p []byte) (int, error) {
 
 func (a *API) importEntries(ctx context.Context, in *importInput) (*output[wire.Imported], error) {
 	switch kind, _, _ := mime.ParseMediaType(in.contentType); kind {
-	case linesType, "application/x-ndjson", "application/jsonlines":
+	case wire.LinesType, "application/x-ndjson", "application/jsonlines":
 	default:
 		return nil, huma.NewError(http.StatusUnsupportedMediaType,
-			"an import is "+linesType+": the lines that an export has written")
+			"an import is "+wire.LinesType+": the lines that an export has written")
 	}
 	body := http.MaxBytesReader(nil, io.NopCloser(in.body), a.cfg.Limits.Import)
 	limited := &limitedReader{from: body, extend: in.extend}
