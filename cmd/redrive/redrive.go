@@ -259,7 +259,7 @@ func (a *app) previewText(p *wire.RunPreview) string {
 	for i := range p.Sample {
 		switch s := &p.Sample[i]; {
 		case s.Problem != "":
-			fmt.Fprintf(&out, "\nentry %d would be skipped: %s\n", s.Entry.ID, oneLine(s.Problem, 200))
+			fmt.Fprintf(&out, "\nentry %d: %s\n", s.Entry.ID, oneLine(s.Trouble(), 200))
 		case s.Diff != nil:
 			fmt.Fprintf(&out, "\nentry %d\n%s", s.Entry.ID, indent(printable(s.Diff.String(), true)))
 		}

@@ -86,6 +86,12 @@ func TestRun_JQNeverEvaluated(t *testing.T) {
 		c := &consumer{}
 		_, store := operated(t, 3, c)
 		m := operateBy(t, dlq.ManagerConfig{Store: store, Redriver: c, JQ: &noProcess{}})
+		preview, err := m.PreviewRun(t.Context(), redrive.Spec{JQ: ".n = 7"}, 1)
+		require.NoError(t, err)
+		said := preview.Wire().Sample[0].Trouble()
+		require.Contains(t, said, "Could not be evaluated")
+		require.Contains(t, said, "cannot allocate memory")
+		require.NotContains(t, said, "skipped")
 		run, err := m.StartRun(t.Context(), redrive.Spec{JQ: ".n = 7"}, ana)
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)

@@ -2,6 +2,7 @@ package redrive
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
@@ -24,10 +25,11 @@ type Preview struct {
 // Sample is an entry of a preview.
 type Sample struct {
 	Entry dlq.Entry
-	// Diff is what the spec's jq expression changes; Problem explains why the entry would be skipped. Both are empty
-	// without an expression.
-	Diff    payload.Diff
-	Problem string
+	// Diff is what the spec's jq expression changes; Problem explains why the entry would be skipped, or, if it is
+	// Unevaluated, tried again. All are empty without an expression.
+	Diff        payload.Diff
+	Problem     string
+	Unevaluated bool
 	// Before and After are the bodies that Diff compares; nil where it compares none.
 	Before, After *dlq.Body
 }
@@ -82,7 +84,7 @@ func (rn *Runner) sample(ctx context.Context, e *dlq.Entry, jq string, before *d
 		edited, err := payload.Edit(ctx, rn.cfg.JQ, jq, e.Body)
 		switch {
 		case err != nil:
-			s.Problem = err.Error()
+			s.Problem, s.Unevaluated = err.Error(), errors.Is(err, payload.ErrNotEvaluated)
 		case edited != nil:
 			after = edited
 		}
@@ -168,7 +170,7 @@ func samplesOf(samples []Sample) []wire.SampleEntry {
 	list := make([]wire.SampleEntry, len(samples))
 	for i := range samples {
 		s := &samples[i]
-		list[i] = wire.SampleEntry{Entry: s.Entry.Detail(), Problem: s.Problem}
+		list[i] = wire.SampleEntry{Entry: s.Entry.Detail(), Problem: s.Problem, Unevaluated: s.Unevaluated}
 		if !s.Diff.Empty() {
 			list[i].Diff = &s.Diff
 		}

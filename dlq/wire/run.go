@@ -271,8 +271,18 @@ type TopicCount struct {
 // SampleEntry is an entry of a preview.
 type SampleEntry struct {
 	Entry   EntryDetail `json:"entry"`
-	Problem string      `json:"problem,omitempty" doc:"Why it would be skipped."`
+	Problem string      `json:"problem,omitempty" doc:"Why the jq expression has no result: a run would skip it."`
 	Diff    *Diff       `json:"diff,omitempty" doc:"What the jq expression changes."`
+
+	Unevaluated bool `json:"unevaluated,omitempty" doc:"The problem is the evaluator's: a run would not skip it, but try again."`
+}
+
+// Trouble is the problem, and what a run would do about it.
+func (s *SampleEntry) Trouble() string {
+	if s.Unevaluated {
+		return "Could not be evaluated; a run would try again: " + s.Problem
+	}
+	return "Would be skipped: " + s.Problem
 }
 
 // RunSpec specifies a redrive run. The zero value of everything but Filter is a careful default.
