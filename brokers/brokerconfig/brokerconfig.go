@@ -19,9 +19,11 @@
 package brokerconfig
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"regexp"
 	"strings"
 	"time"
@@ -29,6 +31,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/internal/duration"
@@ -132,8 +135,23 @@ func located(err error) error {
 	if strings.HasSuffix(text, " was used where sequence is expected") {
 		return fmt.Errorf("line %d: not a list: write it in square brackets, such as [a, b]", at.Position.Line)
 	}
-	if _, syntax := errors.AsType[*yaml.SyntaxError](err); syntax {
+	switch fault := fault.(type) {
+	case *yaml.SyntaxError:
 		text = quoted.ReplaceAllString(text, "...")
+	case *yaml.TypeError:
+		text = unfit(at, fault.DstType)
+	case *yaml.OverflowError:
+		text = unfit(at, fault.DstType)
 	}
 	return fmt.Errorf("line %d: %s", at.Position.Line, text)
+}
+
+// unfit names the key of a value and what it should be; the YAML library names the types of Go.
+func unfit(value *token.Token, wanted reflect.Type) string {
+	key := ""
+	if value.Prev != nil && value.Prev.Type == token.MappingValueType && value.Prev.Prev != nil {
+		key = value.Prev.Prev.Value + ": "
+	}
+	kind := map[reflect.Kind]string{reflect.Bool: "true or false", reflect.String: "a text", reflect.Float64: "a number"}
+	return key + "not " + cmp.Or(kind[wanted.Kind()], "a whole number")
 }

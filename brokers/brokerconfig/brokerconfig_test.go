@@ -81,8 +81,11 @@ func TestParse_NamesTheLineOfAFault(t *testing.T) {
 	for name, tc := range map[string]struct{ yaml, want string }{
 		"unknown key":      {"url: mem://\npassword: hush\ngruop: a\n", `brokerconfig: line 3: unknown field "gruop"`},
 		"unknown name key": {"url: mem://\nnaming:\n  preset: laravel\n  ded: x\n", `line 4: unknown field "ded"`},
-		"number":           {"url: mem://\npassword: hush\nconcurrency: many\n", "line 3: "},
+		"number":           {"url: mem://\npassword: hush\nconcurrency: many\n", "line 3: concurrency: not a whole number"},
 		"duration":         {"password: hush\ndrain_timeout: soon\n", `line 2: "soon" is not a duration such as 250ms`},
+		"too large":        {"password: hush\nconcurrency: 99999999999999999999\n", "line 2: concurrency: not a whole"},
+		"truth":            {"password: hush\nrefuse_unrouted: yes please\n", "line 2: refuse_unrouted: not true or false"},
+		"text":             {"password: hush\nname: [a]\n", "line 2: name: not a text"},
 		"bare duration":    {"password: hush\ndrain_timeout: 20\n", "line 2: "},
 		"bare delay": {
 			"password: hush\ndelays: [10s, 20]\n",
@@ -117,11 +120,14 @@ func TestParse_ReplacesReferences(t *testing.T) {
 	require.NoError(t, os.WriteFile(secret, []byte("from a file\n"), 0o600))
 	t.Setenv("REDRIVE_TEST_PASSWORD", "a: {b}\n- ${HOME}")
 	t.Setenv("REDRIVE_TEST_CONCURRENCY", "7")
+	t.Setenv("REDRIVE_TEST_REFUSE", "true")
 
 	c, err := brokerconfig.Parse([]byte(`
 url: amqp://${REDRIVE_TEST_HOST:-localhost}:5672/
 password: ${REDRIVE_TEST_PASSWORD}
 concurrency: ${REDRIVE_TEST_CONCURRENCY}
+refuse_unrouted: ${REDRIVE_TEST_REFUSE}
+username: ${REDRIVE_TEST_REFUSE}
 group: "$${literal}"
 params:
   token: ${file:` + secret + `}
@@ -130,6 +136,8 @@ params:
 	require.Equal(t, "amqp://localhost:5672/", c.URL)
 	require.Equal(t, "a: {b}\n- ${HOME}", c.Password, "a replaced value is not parsed again")
 	require.Equal(t, 7, c.Concurrency)
+	require.True(t, c.RefuseUnrouted)
+	require.Equal(t, "true", c.Username)
 	require.Equal(t, "${literal}", c.Group)
 	require.Equal(t, "from a file", c.Params["token"])
 }

@@ -19,6 +19,11 @@ func (r *replacer) Visit(node ast.Node) ast.Visitor {
 	case *ast.MappingValueNode:
 		n.Value = verbatim(n.Value)
 		ast.Walk(r, n.Value) // keys are not values
+		if text, ok := n.Value.(*ast.StringNode); ok && (text.Value == "true" || text.Value == "false") {
+			at := *text.GetToken()
+			at.Value = text.Value
+			n.Value = ast.Bool(&at) // a target that is a text takes it, too
+		}
 		return nil
 	case *ast.StringNode:
 		r.replaceIn(n, &n.Value)
