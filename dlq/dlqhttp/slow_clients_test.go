@@ -163,7 +163,7 @@ func TestLargeBodies_AreLimited(t *testing.T) {
 			begin("admin", path)
 		}
 		large := `{"note":"` + strings.Repeat("x", 20_000) + `"}`
-		for _, path := range []string{discard, "/entries/1", "/entries/import"} {
+		for _, path := range []string{discard, "/entries/1", "/entries/import", "/x/api/v1/entries/import"} {
 			began := time.Now()
 			a := ask("admin", path, strings.NewReader(large))
 			require.Equal(t, http.StatusTooManyRequests, a.Code, a.Body)
