@@ -233,7 +233,7 @@ func warnings(p *wire.RunPreview) []string {
 	var texts []string
 	for i := range p.Destinations {
 		if text := p.Destinations[i].Warning(); text != "" {
-			texts = append(texts, text)
+			texts = append(texts, prefixes.ReplaceAllString(text, "$1"))
 		}
 	}
 	return texts

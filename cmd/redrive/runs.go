@@ -120,7 +120,7 @@ func (a *app) printRun(run *wire.Run) error {
 		var out strings.Builder
 		fmt.Fprintf(&out, "run %s: %s", run.ID, run.State)
 		if run.Cause != "" {
-			out.WriteString(" (" + oneLine(run.Cause, 200) + ")")
+			out.WriteString(" (" + oneLine(prefixes.ReplaceAllString(run.Cause, "$1"), 200) + ")")
 		}
 		fmt.Fprintf(&out, "\n%d of %d done: %d succeeded, %d died again", c.Done(), c.Total(), c.Succeeded, c.Failed)
 		for _, more := range []struct {

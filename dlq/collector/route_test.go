@@ -151,6 +151,7 @@ func TestRouter_Readers(t *testing.T) {
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	_, err = readers(envelope.Collected{Broker: "north"})
 	require.ErrorContains(t, err, "not configured")
+	require.ErrorIs(t, err, redrive.ErrUnreachable, "a redrive would fail, and a preview warns")
 }
 
 // Where a foreign consumer cannot be reached alone, a preview warns that every group gets the messages.

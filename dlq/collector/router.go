@@ -293,8 +293,8 @@ func (r *Router) ToTopic(ctx context.Context, origin envelope.Origin) bool {
 // Readers implements redrive.ReaderCounter. The groups that read a foreign consumer's topic are unknown.
 func (r *Router) Readers(ctx context.Context, origin envelope.Origin) (int, error) {
 	rt, err := r.route(ctx, origin)
-	if err != nil {
-		return 0, err
+	if err != nil { // as a redrive's would be
+		return 0, fmt.Errorf("%w: %w", redrive.ErrUnreachable, err)
 	}
 	counter, ok := rt.redriver().(redrive.ReaderCounter)
 	if !ok {
