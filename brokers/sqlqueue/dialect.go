@@ -162,7 +162,7 @@ func (e eachLeased) move(ctx context.Context, db *sql.DB, worker int64, moves []
 		ids = ids[:0]
 		for _, r := range moves {
 			delay := e.microseconds(r.delay)
-			n, err := changed(tx.ExecContext(ctx, query, delay, delay, r.headers, r.payload, r.id(), worker))
+			n, err := sqldb.Changed(tx.ExecContext(ctx, query, delay, delay, r.headers, r.payload, r.id(), worker))
 			if err != nil {
 				return err
 			}

@@ -35,7 +35,7 @@ func (p *postgres) publish(ctx context.Context, db DB, parcel *publication, rows
 	from, args := p.values(args, rows, parcel.outbox)
 	insert := insertPostgres(from, "redrive_queues") + " WHERE q.topic = $1"
 	if !parcel.notify {
-		n, err := changed(db.ExecContext(ctx, insert, args...))
+		n, err := sqldb.Changed(db.ExecContext(ctx, insert, args...))
 		return n > 0, err
 	}
 	found, err := queryInts(ctx, db, "WITH i AS ("+insert+") "+notifyTopic, args...)

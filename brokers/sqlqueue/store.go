@@ -66,15 +66,9 @@ func (s *store) reschedule(ctx context.Context, moves []moved) ([]int64, error) 
 
 // exec runs a change and returns the number of rows it changed.
 func (s *store) exec(ctx context.Context, query string, args ...any) (int64, error) {
-	return write(ctx, s, func() (int64, error) { return changed(s.db.ExecContext(ctx, s.name.Bind(query), args...)) })
-}
-
-// changed returns the number of rows that a statement changed.
-func changed(result sql.Result, err error) (int64, error) {
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
+	return write(ctx, s, func() (int64, error) {
+		return sqldb.Changed(s.db.ExecContext(ctx, s.name.Bind(query), args...))
+	})
 }
 
 // newQueue creates a row of redrive_queues for a topic and a group, unless there is one, and reports whether it did.
@@ -166,7 +160,7 @@ func (s *store) ack(ctx context.Context, rows []leased, over []int64) (others ma
 func (s *store) ackWith(ctx context.Context, db DB, rows []leased, over []int64) (int64, error) {
 	where, args := s.held(s.worker, rows)
 	with, prefix := s.over(s.worker, over)
-	return changed(db.ExecContext(ctx, s.name.Bind(with+s.deleteByID+where), append(prefix, args...)...))
+	return sqldb.Changed(db.ExecContext(ctx, s.name.Bind(with+s.deleteByID+where), append(prefix, args...)...))
 }
 
 // update changes rows that are still ours, and returns how many.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // Change does one action on some entries, in one transaction.
@@ -197,7 +198,7 @@ type update struct {
 func (c *changes) updateEntries(ctx context.Context) error {
 	for _, u := range c.updates() {
 		query := "UPDATE dlq_entries SET " + strings.Join(u.set, ", ") + " WHERE version = ? AND "
-		n, err := c.updateIn(ctx, query, append(u.args, u.version), "id", u.ids)
+		n, err := c.store.execIn(ctx, c.tx, u.ids, inIDs{query, "id", append(u.args, u.version)})
 		if err != nil {
 			return err
 		}
@@ -254,12 +255,16 @@ func (s *Store) difference(e changed) *update {
 	return u
 }
 
-// updateIn executes a statement that ends in a condition for a list of ids, and returns how many rows it changed.
-func (c *changes) updateIn(ctx context.Context, query string, args []any, column string, ids []int64) (
-	changed int64, err error,
-) {
-	for in, list := range c.store.dialect.idIn(column, ids) {
-		n, err := rowsAffected(c.store.exec(ctx, c.tx, query+in, slices.Concat(args, list)...))
+// inIDs is a statement that ends in a condition on ids, which follows its query.
+type inIDs struct {
+	query, column string
+	args          []any // before the ids
+}
+
+// execIn executes a statement for a list of ids, and returns how many rows it changed.
+func (s *Store) execIn(ctx context.Context, tx *sql.Tx, ids []int64, statement inIDs) (changed int64, err error) {
+	for in, list := range s.dialect.idIn(statement.column, ids) {
+		n, err := sqldb.Changed(s.exec(ctx, tx, statement.query+in, slices.Concat(statement.args, list)...))
 		if err != nil {
 			return 0, err
 		}
@@ -268,11 +273,14 @@ func (c *changes) updateIn(ctx context.Context, query string, args []any, column
 	return changed, nil
 }
 
-func rowsAffected(result sql.Result, err error) (int64, error) {
-	if err != nil {
-		return 0, err
+// execAllIn executes statements, one after the other.
+func (s *Store) execAllIn(ctx context.Context, tx *sql.Tx, ids []int64, statements ...inIDs) error {
+	for _, statement := range statements {
+		if _, err := s.execIn(ctx, tx, ids, statement); err != nil {
+			return fmt.Errorf("%.40s: %w", statement.query, err)
+		}
 	}
-	return result.RowsAffected()
+	return nil
 }
 
 func equalValues(a, b any) bool {

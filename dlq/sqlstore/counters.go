@@ -257,7 +257,7 @@ const maxFold = 1000
 
 // fold counts what transactions of the application have left uncounted. Usually that is one look at an empty table.
 func (s *Store) fold(ctx context.Context) error {
-	ids, err := uncounted(s.read.QueryContext(ctx, selectUncounted))
+	ids, err := sqldb.Column[int64](s.read.QueryContext(ctx, selectUncounted))
 	for chunk := range slices.Chunk(ids, maxFold) {
 		if err == nil {
 			err = s.inTx(ctx, "count", func(tx *sql.Tx) error { return s.foldTx(ctx, tx, chunk) })
@@ -269,10 +269,6 @@ func (s *Store) fold(ctx context.Context) error {
 // selectUncounted finds what is committed. To lock all of the table would wait for the transactions of the application,
 // because InnoDB's locking reads do not pass by their rows.
 const selectUncounted = "SELECT id FROM dlq_uncounted ORDER BY id"
-
-func uncounted(rows *sql.Rows, err error) ([]int64, error) {
-	return sqldb.All[int64](rows, err)(func(row sqldb.Row, id *int64) error { return row.Scan(id) })
-}
 
 // foldTx counts those of the rows that no other transaction has counted meanwhile.
 func (s *Store) foldTx(ctx context.Context, tx *sql.Tx, ids []int64) error {
@@ -324,12 +320,10 @@ func (s *Store) Recount(ctx context.Context) error {
 	return s.inTx(ctx, "recount", func(tx *sql.Tx) error {
 		// A writer changes the statistics last. If it has not yet, its entries are uncommitted, so they are not read below,
 		// and it counts them when we are done.
-		for _, query := range s.dialect.lockTables(counterTables) {
-			if _, err := tx.ExecContext(ctx, query); err != nil {
-				return fmt.Errorf("lock: %w", err)
-			}
+		if err := execAll(ctx, tx, s.dialect.lockTables(counterTables)); err != nil {
+			return fmt.Errorf("lock: %w", err)
 		}
-		ids, err := uncounted(tx.QueryContext(ctx, selectUncounted))
+		ids, err := sqldb.Column[int64](tx.QueryContext(ctx, selectUncounted))
 		if err == nil {
 			err = s.foldTx(ctx, tx, ids) // deaths that no entry shows any longer
 		}
@@ -340,15 +334,14 @@ func (s *Store) Recount(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for _, query := range []string{
+		err = execAll(ctx, tx, []string{
 			"DELETE FROM dlq_counts",
 			"DELETE FROM dlq_hours WHERE died_again = 0",
 			"UPDATE dlq_hours SET entries = 0, closed = 0",                            // entries only have their last death
 			"UPDATE dlq_groups SET " + strings.Join(statusColumns, " = 0, ") + " = 0", // their first and last deaths are kept
-		} {
-			if _, err := tx.ExecContext(ctx, query); err != nil {
-				return err
-			}
+		})
+		if err != nil {
+			return err
 		}
 		return all.apply(ctx, s, tx)
 	})

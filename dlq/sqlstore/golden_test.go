@@ -249,7 +249,7 @@ func sendStatements(t *testing.T, r *recorder, s *Store, few, full *dlq.Entry) {
 		if _, err := s.purgeTx(t.Context(), tx, p); err != nil {
 			return err
 		}
-		return s.removeEntries(t.Context(), tx, []dlq.Entry{*few, *full}, p)
+		return s.removeEntries(t.Context(), tx, []int64{1, 2}, p)
 	})
 	inTx("unarchive", func(tx *sql.Tx) error {
 		_, err := s.unarchiveSome(t.Context(), tx, "id IN (?)", []any{int64(7)})

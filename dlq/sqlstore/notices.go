@@ -90,7 +90,7 @@ func (s *Store) Unmute(ctx context.Context, fingerprint string, by driver.By, at
 		At: at, Actor: by.Actor, Action: driver.ActionUnmute, Note: by.Note,
 		Detail: map[string]string{driver.DetailFingerprint: fingerprint},
 	}, func(tx *sql.Tx) error {
-		n, err := rowsAffected(s.exec(ctx, tx, "DELETE FROM dlq_mutes WHERE fingerprint = ?", fingerprint))
+		n, err := sqldb.Changed(s.exec(ctx, tx, "DELETE FROM dlq_mutes WHERE fingerprint = ?", fingerprint))
 		if err == nil && n == 0 {
 			err = fmt.Errorf("cause %.64q is not muted: %w", fingerprint, dlq.ErrNotFound)
 		}

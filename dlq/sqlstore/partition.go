@@ -74,14 +74,13 @@ func checkBounds(ctx context.Context, db *sql.DB, now time.Time) error {
 	to, _ := bounds(monthOf(now))
 	for _, t := range partitioned {
 		name := t.table + "_" + beforeMonth
-		for _, statement := range []string{
+		err := execAll(ctx, db, []string{
 			"ALTER TABLE " + t.table + " DROP CONSTRAINT IF EXISTS " + name,
 			fmt.Sprintf("ALTER TABLE %s ADD CONSTRAINT %s CHECK (%s < %d) NOT VALID", t.table, name, t.id, to),
 			"ALTER TABLE " + t.table + " VALIDATE CONSTRAINT " + name,
-		} {
-			if _, err := db.ExecContext(ctx, statement); err != nil {
-				return fmt.Errorf("partition: %w", err)
-			}
+		})
+		if err != nil {
+			return fmt.Errorf("partition: %w", err)
 		}
 	}
 	return nil
@@ -161,9 +160,9 @@ func partitionTable(ctx context.Context, tx *sql.Tx, table, id string) ([]string
 	return append(statements, "CREATE TABLE "+table+"_"+otherMonth+" PARTITION OF "+table+" DEFAULT"), err
 }
 
-func execAll(ctx context.Context, tx *sql.Tx, statements []string) error {
+func execAll(ctx context.Context, db sqldb.Execer, statements []string) error {
 	for _, statement := range statements {
-		if _, err := tx.ExecContext(ctx, statement); err != nil {
+		if _, err := db.ExecContext(ctx, statement); err != nil {
 			return fmt.Errorf("%.60s: %w", statement, err)
 		}
 	}

@@ -199,10 +199,9 @@ func countMonth(ctx context.Context, tx *sql.Tx, entries, condition string) (los
 ) {
 	// The planner assumes that every combination of hour, cause and topic exists, and would sort the month on disk. Hours
 	// are numbers because truncating times takes the server longer than everything else.
-	for _, setting := range []string{"SET LOCAL work_mem = '64MB'", "SET LOCAL enable_sort = off"} {
-		if _, err := tx.ExecContext(ctx, setting); err != nil {
-			return nil, 0, 0, err
-		}
+	settings := []string{"SET LOCAL work_mem = '64MB'", "SET LOCAL enable_sort = off"}
+	if err := execAll(ctx, tx, settings); err != nil {
+		return nil, 0, 0, err
 	}
 	query := "SELECT " + condition + ", fingerprint, event_type, topic, status, floor(date_part('epoch', created_at) / " +
 		"3600)::bigint, floor(date_part('epoch', resolved_at) / 3600)::bigint, count(*)," +

@@ -73,7 +73,7 @@ func (s *Store) RevokeToken(ctx context.Context, name string, by driver.By, at t
 	return s.audited(ctx, "revoke token "+name, driver.AuditRecord{
 		At: at, Actor: by.Actor, Action: driver.ActionRevokeToken, Note: by.Note, Detail: map[string]string{"token": name},
 	}, func(tx *sql.Tx) error {
-		n, err := rowsAffected(s.exec(ctx, tx,
+		n, err := sqldb.Changed(s.exec(ctx, tx,
 			"UPDATE dlq_tokens SET revoked_at = ?, revoked_by = ? WHERE name = ? AND revoked_at IS NULL",
 			s.dialect.time(at), by.Actor, name))
 		if err == nil && n == 0 {

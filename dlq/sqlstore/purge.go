@@ -41,18 +41,18 @@ func (s *Store) purgeTx(ctx context.Context, tx *sql.Tx, p dlq.Purge) (int, erro
 		return 0, err
 	}
 	all := changes{store: s, tx: tx}
+	ids := make([]int64, len(entries))
 	for i := range entries {
 		e := &entries[i]
+		ids[i] = e.ID
 		all.deltas.remove(e)
 		all.audit = append(all.audit, driver.AuditRecord{
 			At: p.At, Actor: p.Actor, Action: driver.ActionPurge, Note: p.Note, EntryID: e.ID, Run: e.Run,
 			From: e.Status, Version: e.Version, Detail: map[string]string{"event_id": e.EventID},
 		})
 	}
-	for chunk := range slices.Chunk(entries, maxRows) {
-		if err := s.removeEntries(ctx, tx, chunk, p); err != nil {
-			return 0, err
-		}
+	if err := s.removeEntries(ctx, tx, ids, p); err != nil {
+		return 0, err
 	}
 	return len(entries), all.writeAll(ctx)
 }
@@ -73,40 +73,28 @@ func archiveRevisions(d dialect, bodies, entries string) string {
 		" b JOIN " + entries + " e ON e.id = b.entry_id WHERE b.revision <> e.revision"
 }
 
-func (s *Store) removeEntries(ctx context.Context, tx *sql.Tx, entries []dlq.Entry, p dlq.Purge) error {
-	ids := make([]any, len(entries))
-	for i := range entries {
-		ids[i] = entries[i].ID
-	}
-	in := " IN " + questionMarks(len(ids), 1)
+func (s *Store) removeEntries(ctx context.Context, tx *sql.Tx, ids []int64, p dlq.Purge) error {
+	archive := s.dialect.archive()
+	var statements []inIDs
 	if !p.SkipArchive {
-		// Remove copies that were made by hand while the entry existed.
-		if _, err := s.exec(ctx, tx, "DELETE FROM "+s.dialect.archive()+" WHERE id"+in, ids...); err != nil {
-			return fmt.Errorf("archive: %w", err)
-		}
-		query := "INSERT INTO " + s.dialect.archive() + " (" + archiveColumns + ", archived_at) SELECT " + archiveColumns +
-			", ? FROM dlq_events WHERE id" + in
-		if _, err := s.exec(ctx, tx, query, append([]any{s.dialect.time(p.At)}, ids...)...); err != nil {
-			return fmt.Errorf("archive: %w", err)
-		}
-		if _, err := s.exec(ctx, tx, archiveRevisions(s.dialect, "dlq_bodies", "dlq_entries")+" AND e.id"+in,
-			ids...); err != nil {
-			return fmt.Errorf("archive revisions: %w", err)
+		statements = []inIDs{
+			{"DELETE FROM " + archive + " WHERE ", "id", nil}, // copies that were made by hand while the entry existed
+			{
+				"INSERT INTO " + archive + " (" + archiveColumns + ", archived_at) SELECT " + archiveColumns +
+					", ? FROM dlq_events WHERE ", "id", []any{s.dialect.time(p.At)},
+			},
+			{archiveRevisions(s.dialect, "dlq_bodies", "dlq_entries") + " AND ", "e.id", nil},
 		}
 	}
-	removals := []string{"DELETE FROM dlq_bodies WHERE entry_id" + in, "DELETE FROM dlq_entries WHERE id" + in}
+	statements = append(statements,
+		inIDs{"DELETE FROM dlq_bodies WHERE ", "entry_id", nil}, inIDs{"DELETE FROM dlq_entries WHERE ", "id", nil})
 	if table, id := s.dialect.keys(); table != "dlq_entries" {
-		removals = append(removals, "DELETE FROM "+table+" WHERE "+id+in)
+		statements = append(statements, inIDs{"DELETE FROM " + table + " WHERE ", id, nil})
 	}
-	if p.SkipArchive && s.dialect.partSize() > 0 {
-		removals = append(removals, "DELETE FROM dlq_parts WHERE entry_id"+in) // otherwise they belong to the archive
+	if p.SkipArchive && s.dialect.partSize() > 0 { // otherwise they belong to the archive
+		statements = append(statements, inIDs{"DELETE FROM dlq_parts WHERE ", "entry_id", nil})
 	}
-	for _, query := range removals {
-		if _, err := s.exec(ctx, tx, query, ids...); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.execAllIn(ctx, tx, ids, statements...)
 }
 
 var _ driver.ArchiveStore = (*Store)(nil)
@@ -139,36 +127,29 @@ func (s *Store) unarchiveSome(ctx context.Context, tx *sql.Tx, in string, args [
 		return nil, err
 	}
 	slices.Sort(ids)
-	entries := strings.Join(entryColumns, ", ")
-	archived := strings.Join(archivedColumns, ", ")
-	queries := []string{
-		"INSERT INTO dlq_entries (id, " + entries + ") SELECT id, " + archived + " FROM " + archive,
-		"INSERT INTO dlq_bodies (" + strings.Join(bodyColumns, ", ") + ") SELECT id, revision, message_uuid, payload, " +
-			s.dialect.archivedProjection() + ", payload_sha256, content_type, headers, stack_trace FROM " + archive,
+	archived, names := strings.Join(archivedColumns, ", "), strings.Join(bodyColumns, ", ")
+	bodies := s.dialect.archivedBodies()
+	statements := []inIDs{
+		{
+			"INSERT INTO dlq_entries (id, " + strings.Join(entryColumns, ", ") + ") SELECT id, " + archived + " FROM " +
+				archive + " WHERE ", "id", nil,
+		},
+		{
+			"INSERT INTO dlq_bodies (" + names + ") SELECT id, revision, message_uuid, payload, " +
+				s.dialect.archivedProjection() + ", payload_sha256, content_type, headers, stack_trace FROM " + archive +
+				" WHERE ", "id", nil,
+		},
 	}
 	if keys != "dlq_entries" {
-		queries = append(queries, "INSERT INTO "+keys+" (entry_id, "+strings.Join(keyColumns, ", ")+
-			") SELECT id, dedup_key, event_id, source_id, correlation FROM "+archive)
+		statements = append(statements, inIDs{
+			"INSERT INTO " + keys + " (entry_id, " + strings.Join(keyColumns, ", ") +
+				") SELECT id, dedup_key, event_id, source_id, correlation FROM " + archive + " WHERE ", "id", nil,
+		})
 	}
-	queries = append(queries, "DELETE FROM "+archive)
-	for in, args := range s.dialect.idIn("id", ids) {
-		for _, query := range queries {
-			if _, err := s.exec(ctx, tx, query+" WHERE "+in, args...); err != nil {
-				return nil, err
-			}
-		}
-	}
-	names, bodies := strings.Join(bodyColumns, ", "), s.dialect.archivedBodies()
-	for in, args := range s.dialect.idIn("entry_id", ids) {
-		for _, query := range []string{
-			"INSERT INTO dlq_bodies (" + names + ") SELECT " + names + " FROM " + bodies, "DELETE FROM " + bodies,
-		} {
-			if _, err := s.exec(ctx, tx, query+" WHERE "+in, args...); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return ids, nil
+	return ids, s.execAllIn(ctx, tx, ids, append(statements,
+		inIDs{"DELETE FROM " + archive + " WHERE ", "id", nil},
+		inIDs{"INSERT INTO dlq_bodies (" + names + ") SELECT " + names + " FROM " + bodies + " WHERE ", "entry_id", nil},
+		inIDs{"DELETE FROM " + bodies + " WHERE ", "entry_id", nil})...)
 }
 
 // countBack writes the statistics and the audit records of restored entries.

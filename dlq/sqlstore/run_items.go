@@ -67,11 +67,7 @@ func (s *Store) freeze(ctx context.Context, tx *sql.Tx, run *runRow, limit int) 
 	b.Where(b.GT("id", run.FrozenTo), b.LE("id", last)).OrderBy("id").Limit(limit)
 	query, args := b.Build()
 	query = "INSERT INTO dlq_run_items (run_seq, entry_id, state, version, revision) " + query
-	result, err := tx.ExecContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	added, err := result.RowsAffected()
+	added, err := sqldb.Changed(tx.ExecContext(ctx, query, args...))
 	if err != nil {
 		return err
 	}

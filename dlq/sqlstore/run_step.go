@@ -16,6 +16,7 @@ import (
 	fit "github.com/redrive-go/redrive/dlq/internal/text"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/wire"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // maxDetail limits the detail of an item, in bytes; the entry and the audit log have all of it.
@@ -311,7 +312,7 @@ func (p *stepping) updateItems(ctx context.Context, set, where string, ids []int
 	}
 	query := "UPDATE dlq_run_items SET " + set + " WHERE " + where +
 		" AND run_seq = ? AND entry_id >= ? AND entry_id <= ? AND "
-	return p.updateIn(ctx, query, append(args, p.run.seq, ids[0], ids[len(ids)-1]), "entry_id", ids)
+	return p.store.execIn(ctx, p.tx, ids, inIDs{query, "entry_id", append(args, p.run.seq, ids[0], ids[len(ids)-1])})
 }
 
 // moveItems moves items from one state to another.
@@ -335,7 +336,7 @@ func (p *stepping) setItem(ctx context.Context, item redrive.Item, to redrive.It
 	if to != redrive.ItemWaiting {
 		settled = p.store.dialect.time(p.step.At)
 	}
-	n, err := rowsAffected(p.store.exec(ctx, p.tx,
+	n, err := sqldb.Changed(p.store.exec(ctx, p.tx,
 		"UPDATE dlq_run_items SET state = ?, version = ?, redrive = ?, claimed_until = NULL,"+
 			" settled_at = ?, detail = ? WHERE run_seq = ? AND state = ? AND entry_id = ?",
 		string(to), item.Version, item.Redrive, settled, null(fit.Clean(detail, maxDetail)), p.run.seq,

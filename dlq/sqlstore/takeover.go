@@ -229,7 +229,7 @@ func renameForeign(ctx context.Context, tx *sql.Tx, table string) error {
 func (d postgres) divert(ctx context.Context, db *sql.DB, kept string) error {
 	const columns = "event_id, event_type, source_table, source_id, event_payload, error_message, stack_trace, " +
 		"last_retry_at, resolved_at, resolved_by, kafka_offset, kafka_partition, kafka_topic, correlation_id"
-	for _, statement := range []string{
+	err := execAll(ctx, db, []string{
 		`CREATE OR REPLACE FUNCTION dlq_events` + keptSuffix + `_insert() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		INSERT INTO ` + quoteTable(kept) + ` (` + columns + `, retry_count, max_retries, status, created_at)
 		VALUES (NEW.` + strings.ReplaceAll(columns, ", ", ", NEW.") +
@@ -241,10 +241,9 @@ func (d postgres) divert(ctx context.Context, db *sql.DB, kept string) error {
 		"DROP TRIGGER IF EXISTS dlq_events" + keptSuffix + "_insert ON dlq_events",
 		"CREATE TRIGGER dlq_events" + keptSuffix + "_insert INSTEAD OF INSERT ON dlq_events" +
 			" FOR EACH ROW EXECUTE FUNCTION dlq_events" + keptSuffix + "_insert()",
-	} {
-		if _, err := db.ExecContext(ctx, statement); err != nil {
-			return fmt.Errorf("redirect inserts into dlq_events to %s: %w", kept, err)
-		}
+	})
+	if err != nil {
+		return fmt.Errorf("redirect inserts into dlq_events to %s: %w", kept, err)
 	}
 	if err := copyGrants(ctx, db, kept, "dlq_events"); err != nil {
 		return err
@@ -261,12 +260,7 @@ func copyGrants(ctx context.Context, db *sql.DB, from, to string) error {
 	if err != nil {
 		return err
 	}
-	for _, grant := range grants {
-		if _, err := db.ExecContext(ctx, grant); err != nil {
-			return fmt.Errorf("%s: %w", grant, err)
-		}
-	}
-	return nil
+	return execAll(ctx, db, grants)
 }
 
 // copy imports the rows.

@@ -187,11 +187,7 @@ func behindPooler(ctx context.Context, db *sql.DB) bool {
 	if err != nil || known == 0 {
 		return false
 	}
-	result, err := conn.ExecContext(ctx, fmt.Sprintf("SELECT 1 WHERE pg_backend_pid() = %d", known))
-	if err != nil {
-		return false
-	}
-	same, err := result.RowsAffected()
+	same, err := Changed(conn.ExecContext(ctx, fmt.Sprintf("SELECT 1 WHERE pg_backend_pid() = %d", known)))
 	return err == nil && same == 0
 }
 

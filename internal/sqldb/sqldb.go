@@ -126,11 +126,7 @@ func (d Dialect) InsertNew(ctx context.Context, db Execer, insert string, args .
 		}
 		return err == nil, err
 	}
-	result, err := db.ExecContext(ctx, d.Bind(insert)+" ON CONFLICT DO NOTHING", args...)
-	if err != nil {
-		return false, err
-	}
-	n, err := result.RowsAffected()
+	n, err := Changed(db.ExecContext(ctx, d.Bind(insert)+" ON CONFLICT DO NOTHING", args...))
 	return n > 0, err
 }
 

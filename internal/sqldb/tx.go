@@ -92,6 +92,14 @@ func Column[T any](rows *sql.Rows, err error) ([]T, error) {
 	return All[T](rows, err)(func(row Row, value *T) error { return row.Scan(value) })
 }
 
+// Changed is how many rows a statement changed: Changed(db.ExecContext(ctx, query)).
+func Changed(result sql.Result, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
 // WithLock runs fn while this process holds the database's lock of that name. It waits for the lock: on PostgreSQL
 // until ctx ends, on MySQL for five minutes. fn must not use the connection that holds the lock. On SQLite fn runs
 // without one.

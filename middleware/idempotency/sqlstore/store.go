@@ -198,10 +198,7 @@ func (s *Store) Purge(ctx context.Context) (int, error) {
 // old.
 func (s *Store) exec(ctx context.Context, db sqldb.Execer, query string, args ...any) (n int64, err error) {
 	change := func() error {
-		result, err := db.ExecContext(ctx, s.d.Bind(query), args...)
-		if err == nil {
-			n, err = result.RowsAffected()
-		}
+		n, err = sqldb.Changed(db.ExecContext(ctx, s.d.Bind(query), args...))
 		return err
 	}
 	if db == s.db {
