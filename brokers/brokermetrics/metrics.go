@@ -49,12 +49,22 @@ func New(open map[string]brokers.Broker) *Collector {
 }
 
 // AcksFailed returns a function that counts the messages of b that were handled and are redelivered because their acks
-// could not be sent; it returns 0 if b does not count them. It is for pipelinemetrics.Config.
+// could not be sent; it returns 0 while b does not count them. It is for pipelinemetrics.Config.
 func AcksFailed(b brokers.Broker) func() uint64 {
-	if counted, ok := b.(interface{ AcksFailed() uint64 }); ok {
-		return counted.AcksFailed
+	return func() uint64 {
+		if counted, ok := behind(b).(interface{ AcksFailed() uint64 }); ok {
+			return counted.AcksFailed()
+		}
+		return 0
 	}
-	return func() uint64 { return 0 }
+}
+
+// behind returns the broker behind a wrapper, nil while there is none.
+func behind(b brokers.Broker) any {
+	if late, ok := b.(interface{ Unwrap() brokers.Broker }); ok {
+		return late.Unwrap()
+	}
+	return b
 }
 
 var (
@@ -92,10 +102,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		if w, ok := c.waiting[name]; ok {
 			asking.Go(func() { w.collect(ch, name) })
 		}
-		var open any = b
-		if late, ok := b.(interface{ Unwrap() brokers.Broker }); ok {
-			open = late.Unwrap()
-		}
+		open := behind(b)
 		if counted, ok := open.(interface {
 			Counts() (connections, channels int)
 		}); ok {

@@ -79,6 +79,21 @@ redrive_broker_up{broker="not open"} 0
 	require.NoError(t, b.Close())
 }
 
+// A wrapper's counter was 0, although the broker behind it counts.
+func TestAcksFailed(t *testing.T) {
+	for name, c := range map[string]struct {
+		broker brokers.Broker
+		want   uint64
+	}{
+		"Counted":    {counting{}, 3},
+		"NotCounted": {struct{ brokers.Broker }{}, 0},
+		"Wrapped":    {late{open: counting{}}, 3},
+		"NotOpen":    {late{}, 0},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, brokermetrics.AcksFailed(c.broker)()) })
+	}
+}
+
 const waitingName = "redrive_broker_waiting_messages"
 
 func waitingText(lines string) *strings.Reader {
