@@ -78,7 +78,7 @@ func rows(t *testing.T, db *sql.DB, query string) (n int) {
 }
 
 // SQLite's writers do not queue: among many, one may have no turn within busy_timeout, ten seconds. Its
-// publication or retry failed, even if the publish timeout was longer.
+// publication, retry or transaction failed, even if the publish timeout was longer.
 func TestWrites_WaitForOtherWriters(t *testing.T) {
 	for name, write := range map[string]func(*testing.T, *sqlqueue.Broker, *message.Message) error{
 		"Publish": func(_ *testing.T, b *sqlqueue.Broker, _ *message.Message) error {
@@ -92,6 +92,9 @@ func TestWrites_WaitForOtherWriters(t *testing.T) {
 			t.Helper()
 			_, err := b.Subscriber(brokers.WithGroup("other")).Subscribe(t.Context(), "orders")
 			return err
+		},
+		"InTx": func(_ *testing.T, _ *sqlqueue.Broker, m *message.Message) error {
+			return sqlqueue.InTx(m.Context(), func(*sql.Tx) error { return nil })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -54,7 +54,7 @@ func (t *transport) ackInTx(ctx context.Context, d *delivery, fn func(tx *sql.Tx
 	}()
 	acked := false
 	// A snapshot would not show the lease's renewals.
-	err = sqldb.InTx(ctx, t.handlers, t.store.name.ReadCommitted(), func(tx *sql.Tx) error {
+	err = sqldb.InTx(ctx, sqldb.Patient{DB: t.handlers}, t.store.name.ReadCommitted(), func(tx *sql.Tx) error {
 		if err := fn(tx); err != nil {
 			return err
 		}

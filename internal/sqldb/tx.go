@@ -14,8 +14,26 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
+// Beginner is a pool, or a [Patient] one.
+type Beginner interface {
+	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+}
+
+// Patient is a pool for handlers' transactions, which wait for other writers of a SQLite file until ctx ends: after
+// busy_timeout, an attempt would have failed before its handler did anything.
+type Patient struct{ *sql.DB }
+
+// BeginTx implements Beginner.
+func (p Patient) BeginTx(ctx context.Context, opts *sql.TxOptions) (tx *sql.Tx, err error) {
+	err = Patiently(ctx, func() error {
+		tx, err = p.DB.BeginTx(ctx, opts)
+		return err
+	})
+	return tx, err
+}
+
 // InTx runs fn in a transaction, which is committed when fn returns nil and rolled back otherwise, even if fn panics.
-func InTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(*sql.Tx) error) error {
+func InTx(ctx context.Context, db Beginner, opts *sql.TxOptions, fn func(*sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, opts)
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)

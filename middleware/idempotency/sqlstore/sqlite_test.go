@@ -249,3 +249,28 @@ func TestComplete_WaitsForOtherWriters(t *testing.T) {
 		require.Equal(t, 1, runs)
 	})
 }
+
+// While another process wrote for longer than busy_timeout, the attempts of a handler failed before it had done
+// anything.
+func TestInTx_WaitsForOtherWriters(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "processed.db")
+	synctest.Test(t, func(t *testing.T) {
+		db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate")
+		require.NoError(t, err)
+		defer func() { require.NoError(t, db.Close()) }()
+		s, err := sqlstore.New(t.Context(), db, sqlstore.SQLite)
+		require.NoError(t, err)
+		g, err := idempotency.New(idempotency.Config{Store: s, Consumer: "billing"})
+		require.NoError(t, err)
+		writer, err := db.Conn(t.Context())
+		require.NoError(t, err)
+		defer func() { require.NoError(t, writer.Close()) }()
+		_, err = g.Middleware(func(m *message.Message) ([]*message.Message, error) {
+			_, err := writer.ExecContext(t.Context(), "BEGIN IMMEDIATE")
+			require.NoError(t, err)
+			time.AfterFunc(30*time.Second, func() { _, _ = writer.ExecContext(t.Context(), "ROLLBACK") })
+			return nil, s.InTx(m.Context(), func(*sql.Tx) error { return nil })
+		})(message.NewMessage("1", nil))
+		require.NoError(t, err)
+	})
+}

@@ -154,8 +154,9 @@ func (s *Store) Release(ctx context.Context, key idempotency.Key, owner int64) e
 // cases the transaction must be rolled back. After a failing Commit the handler must return an error; if the commit was
 // stored without an answer, the guard finds the mark and reports success.
 //
-// Use READ COMMITTED, as InTx does. A transaction with a snapshot (REPEATABLE READ on PostgreSQL and MariaDB) fails if
-// the claim is renewed meanwhile, so it must end within a third of the Guard's Lease.
+// End the transaction before the handler returns: while it is open after a failure, the message is deferred, and no
+// attempt is consumed. Use READ COMMITTED, as InTx does. A transaction with a snapshot (REPEATABLE READ on PostgreSQL
+// and MariaDB) fails if the claim is renewed meanwhile, so it must end within a third of the Guard's Lease.
 func (s *Store) CompleteTx(ctx context.Context, tx *sql.Tx, produced ...*message.Message) error {
 	claim, ok := idempotency.ClaimFrom(ctx)
 	if !ok {
@@ -176,7 +177,7 @@ func (s *Store) CompleteTx(ctx context.Context, tx *sql.Tx, produced ...*message
 // InTx runs fn in a transaction that also marks the message of ctx as done; see CompleteTx. If it returns an error,
 // nothing has changed, unless Commit failed without an answer.
 func (s *Store) InTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
-	return sqldb.InTx(ctx, s.db, s.d.ReadCommitted(), func(tx *sql.Tx) error {
+	return sqldb.InTx(ctx, sqldb.Patient{DB: s.db}, s.d.ReadCommitted(), func(tx *sql.Tx) error {
 		if err := fn(tx); err != nil {
 			return err
 		}
