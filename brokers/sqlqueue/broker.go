@@ -31,9 +31,10 @@ var (
 //
 // Options are those of brokers.Open. Only the parameters of a Config's URL are used. On MySQL, db's sessions must be
 // strict, commit automatically and have charset=utf8mb4, the driver's default; New refuses others. On SQLite, db's
-// connections need busy_timeout and transactions that begin as writers. brokers.Open sets all of this, bounds how long
-// a worker that hangs can keep a lock, and keeps the transactions of [InTx] apart: in db, they must leave connections
-// for the renewal of leases.
+// connections need busy_timeout and transactions that begin as writers. In a failover, db keeps its connections to a
+// server that is now read-only unless the DSN has target_session_attrs=read-write (pgx) or rejectReadOnly=true (MySQL).
+// brokers.Open sets all of this, bounds how long a worker that hangs can keep a lock, and keeps the transactions of
+// [InTx] apart: in db, they must leave connections for the renewal of leases.
 func New(ctx context.Context, db *sql.DB, name Dialect, opts ...brokers.Option) (*Broker, error) {
 	d := urlDriver{scheme: string(name)}
 	if err := name.Validate(); err != nil {

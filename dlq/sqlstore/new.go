@@ -62,7 +62,9 @@ func (c Config) Validate() error {
 //
 // On PostgreSQL the driver must be pgx. On MySQL, sessions must be strict, commit automatically and use utf8mb4, and
 // no parameter loc may make times local. On SQLite, transactions must begin as writers (_txlock=immediate), and
-// connections wait for each other (busy_timeout). [Open] does all of this with a URL.
+// connections wait for each other (busy_timeout). In a failover, db keeps its connections to a server that is now
+// read-only unless the DSN has target_session_attrs=read-write (pgx) or rejectReadOnly=true (MySQL). [Open] does all of
+// this with a URL.
 func New(ctx context.Context, db *sql.DB, cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("sqlstore: %w", err)

@@ -28,7 +28,8 @@ type Store struct {
 var _ idempotency.Store = (*Store)(nil)
 
 // New creates the table if it does not exist, and returns a store on db, which the caller opens and closes. Any number
-// of processes may do so at once.
+// of processes may do so at once. In a failover, db keeps its connections to a server that is now read-only unless the
+// DSN has target_session_attrs=read-write (pgx) or rejectReadOnly=true (MySQL).
 func New(ctx context.Context, db *sql.DB, name Dialect) (*Store, error) {
 	if err := name.Validate(); err != nil {
 		return nil, fmt.Errorf("idempotency/sqlstore: %w", err)
