@@ -54,13 +54,7 @@ func (b *batcher[T]) withdraw(item T) bool {
 	return i >= 0
 }
 
-// hurry ends a linger.
-func (b *batcher[T]) hurry() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.hurryLocked()
-}
-
+// hurryLocked ends a linger.
 func (b *batcher[T]) hurryLocked() {
 	if b.full != nil {
 		close(b.full)
@@ -147,6 +141,8 @@ func (b *batcher[T]) gather() {
 	select {
 	case <-full:
 	case <-time.After(b.linger):
-		b.hurry()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.hurryLocked()
 	}
 }
