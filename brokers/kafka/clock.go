@@ -166,17 +166,17 @@ func (b *transport) stamp(ctx context.Context, leader int32, at topicPartition) 
 	defer cancel()
 	f := b.fetcher(at)
 	before, err := b.topics.leader(ctx, at, freshAge)
+	if err != nil {
+		return err
+	}
 	r := &kgo.Record{
 		Topic: at.topic, Partition: at.partition,
 		Headers: []kgo.RecordHeader{header(headerControl, controlProbe)},
 	}
-	if err == nil {
-		err = errors.Join(b.waits.send(ctx, []*kgo.Record{r})...)
+	if err := errors.Join(b.waits.send(ctx, []*kgo.Record{r})...); err != nil {
+		return err
 	}
-	if err == nil {
-		r, err = f.at(ctx, r.Offset)
-	}
-	if err != nil {
+	if r, err = f.at(ctx, r.Offset); err != nil {
 		return err
 	}
 	if after, err := f.leader(ctx); err != nil || after != before || after.id != leader {
