@@ -38,9 +38,9 @@ type Origin struct {
 	Timestamp time.Time
 	// Position identifies the delivery within Broker and Topic and is stable over redeliveries ("3/1042"), or is empty.
 	Position string
-	// Incarnation distinguishes positions of a Topic from those of another topic of the same name: Kafka topics are
-	// deleted and recreated, and mirrored to other clusters, and then positions start over. It is empty if positions are
-	// unique forever.
+	// Incarnation distinguishes equal positions of a Topic: Kafka topics are deleted and recreated, mirrored to other
+	// clusters, and may lose their last records, and then positions are used again. It is empty if positions are unique
+	// forever.
 	Incarnation string
 	// Redelivered is the broker's own flag. Information only.
 	Redelivered bool

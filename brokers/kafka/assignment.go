@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/internal/wait"
 )
@@ -42,27 +41,6 @@ func (s *subscription) revoked(_ context.Context, _ *kgo.Client, lost map[string
 	endAll(ended)
 }
 
-// fetchedOffsets keeps the group's positions, with their notes, for begin.
-func (s *subscription) fetchedOffsets(_ context.Context, _ *kgo.Client, answer *kmsg.OffsetFetchResponse) error {
-	notes := map[int32]position{}
-	for _, g := range answer.Groups { // the subscription has one topic
-		for _, t := range g.Topics {
-			for _, p := range t.Partitions {
-				notes[p.Partition] = stored(p.Offset, p.Metadata)
-			}
-		}
-	}
-	for _, t := range answer.Topics {
-		for _, p := range t.Partitions {
-			notes[p.Partition] = stored(p.Offset, p.Metadata)
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.notes = notes
-	return nil
-}
-
 // begin starts partitions at the positions from which the client is about to read them. An error makes the client
 // rejoin. A rebalance may interrupt a call; the next one has the partitions again.
 func (s *subscription) begin(ctx context.Context,
@@ -73,8 +51,16 @@ func (s *subscription) begin(ctx context.Context,
 		return nil, fmt.Errorf("topic %s: %w", s.q.Topic, err)
 	}
 	id := topic[s.q.Topic].id
+	var added []topicPartition
+	for partition := range offsets[s.q.Topic] {
+		added = append(added, topicPartition{s.q.Topic, partition})
+	}
+	positions, err := s.b.topics.committed(ctx, s.q.Group, added) // the client has no notes
+	if err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
-	notes, finishPoll := s.notes, s.finishPoll
+	finishPoll := s.finishPoll
 	another := id.differs(s.id)
 	if s.id == (topicID{}) {
 		s.id = id
@@ -82,43 +68,30 @@ func (s *subscription) begin(ctx context.Context,
 	if s.first.partitions == 0 {
 		s.first = topic[s.q.Topic]
 	}
-	first := s.first
 	s.mu.Unlock()
 	finishPoll() // it may have records of a partition that was given up and is assigned again
 	if another {
 		s.renewLater(errMadeAgain)
 		return nil, errMadeAgain
 	}
-	newest := map[topicPartition]int64{}
-	if s.q.Params.String("offset") == "newest" && !id.differs(first.id) {
-		for id := range offsets[s.q.Topic] {
-			if at, ok := notes[id]; id < first.partitions && (!ok || at.offset < 0) {
-				newest[topicPartition{s.q.Topic, id}] = offsetNewest
-			}
-		}
-	}
-	ends, err := s.b.topics.offsets(ctx, newest)
+	ends, err := s.newestEnds(ctx, id, positions)
 	if err != nil {
 		return nil, fmt.Errorf("where topic %s ends: %w", s.q.Topic, err)
 	}
-	delayed := s.delayedEnds(ctx, newest)
-	for partition := range offsets[s.q.Topic] {
-		at, ok := notes[partition]
-		had := ok && at.offset >= 0
-		if at = at.in(id); !had || at.offset < 0 {
-			at = position{offset: -1}
-		}
-		switch end, ok := ends[topicPartition{s.q.Topic, partition}]; {
+	delayed := s.delayedEnds(ctx, ends)
+	for _, part := range added {
+		at := positions[part].in(id)
+		switch end, ok := ends[part]; {
 		case ok:
 			at = position{offset: end, fresh: true} // otherwise a member that dies now would begin at a newer one
-			offsets[s.q.Topic][partition] = kgo.NewOffset().At(end)
-		case had && at.offset < 0:
+			offsets[s.q.Topic][part.partition] = kgo.NewOffset().At(end)
+		case at.offset < 0 && positions[part].offset >= 0:
 			s.log.Warn("the topic was deleted and recreated: the group's position belongs to the old one, and all records are "+
-				"handled", "partition", partition)
-			offsets[s.q.Topic][partition] = kgo.NewOffset().AtStart()
+				"handled", "partition", part.partition)
+			offsets[s.q.Topic][part.partition] = kgo.NewOffset().AtStart()
 		}
 		s.mu.Lock()
-		p := s.owned[partition]
+		p := s.owned[part.partition]
 		s.mu.Unlock()
 		if p != nil {
 			p.begin(at, id, delayed) //nolint:contextcheck // the deliveries of a partition outlive ctx
@@ -126,6 +99,23 @@ func (s *subscription) begin(ctx context.Context,
 	}
 	s.hasJoined()
 	return offsets, nil
+}
+
+// newestEnds returns where the partitions end that begin at the newest record.
+func (s *subscription) newestEnds(ctx context.Context, id topicID, positions map[topicPartition]position,
+) (map[topicPartition]int64, error) {
+	s.mu.Lock()
+	first := s.first
+	s.mu.Unlock()
+	newest := map[topicPartition]int64{}
+	if s.q.Params.String("offset") == "newest" && !id.differs(first.id) {
+		for part, at := range positions {
+			if part.partition < first.partitions && at.offset < 0 {
+				newest[part] = offsetNewest
+			}
+		}
+	}
+	return s.b.topics.offsets(ctx, newest)
 }
 
 // delayedEnds returns where the topics for first deliveries end, in the partitions that begin at the newest record. It
@@ -155,15 +145,6 @@ func (s *subscription) tiers() map[string]tier {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.seen)
-}
-
-// dropPartition forgets a partition that has been given up.
-func (s *subscription) dropPartition(p *partition) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.owned[p.id] == p {
-		delete(s.owned, p.id)
-	}
 }
 
 func (s *subscription) partitions() []*partition {

@@ -26,6 +26,7 @@ type point struct {
 // position is what the coordinator stores for a partition.
 type position struct {
 	offset int64  // of the first record that is not settled; negative if there is none yet
+	epoch  int32  // of the leader that stored the last record read; negative if unknown
 	note   string // records settled after it
 	fresh  bool   // not stored yet
 	topic  string // tag of the topic to which the offset belongs, as stored
@@ -35,8 +36,8 @@ type position struct {
 const tagMark = "@"
 
 // stored parses the stored position of a partition.
-func stored(offset int64, note *string) position {
-	at := position{offset: offset}
+func stored(offset int64, epoch int32, note *string) position {
+	at := position{offset: offset, epoch: epoch}
 	if note != nil {
 		at.note, at.topic, _ = strings.Cut(*note, tagMark)
 	}
@@ -175,7 +176,7 @@ func (c *committer) once(ctx context.Context, as member, current func() []point,
 		}
 		sent[p.topicPartition] = sentPosition{p.tracker, at, p.id}
 		one := kmsg.NewOffsetCommitRequestTopicPartition()
-		one.Partition, one.Offset, one.Metadata = p.partition, at.offset, c.metadata(at, p.id)
+		one.Partition, one.Offset, one.LeaderEpoch, one.Metadata = p.partition, at.offset, at.epoch, c.metadata(at, p.id)
 		byTopic[p.topic] = append(byTopic[p.topic], one)
 	}
 	for name, partitions := range byTopic {
@@ -247,7 +248,7 @@ func (t *topics) committed(ctx context.Context, group string, wanted []topicPart
 				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
 					return fmt.Errorf("topic %s, partition %d: %w", topic.Topic, p.Partition, err)
 				}
-				found[topicPartition{topic.Topic, p.Partition}] = stored(p.Offset, p.Metadata)
+				found[topicPartition{topic.Topic, p.Partition}] = stored(p.Offset, p.LeaderEpoch, p.Metadata)
 			}
 		}
 		if len(found) < len(wanted) {

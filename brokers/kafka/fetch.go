@@ -19,13 +19,14 @@ type fetcher struct {
 	ahead  map[int64]*kgo.Record // for at: records of the last answer
 	moved  bool                  // the leader may have changed
 	beyond int                   // how often in a row the partition ended before the offset
+	epoch  int32                 // of the leader that stored the last record read; negative if unknown
 	id     topicID               // of the topic that is read, zero before the first answer
 }
 
 const fetchBytes = 256 << 10 // Kafka sends at least one batch, however large
 
 func (b *transport) fetcher(at topicPartition) *fetcher {
-	return &fetcher{b: b, topicPartition: at}
+	return &fetcher{b: b, topicPartition: at, epoch: -1}
 }
 
 // fetched is the result of one request.
@@ -47,6 +48,7 @@ func (f *fetcher) at(ctx context.Context, offset int64) (*kgo.Record, error) {
 		return r, nil
 	}
 	for n := 1; ; n++ {
+		f.epoch = -1 // the offset may be an earlier one
 		got, err := f.fetch(ctx, offset)
 		if err == nil {
 			f.ahead = make(map[int64]*kgo.Record, len(got.records))
@@ -92,7 +94,7 @@ func (f *fetcher) leader(ctx context.Context) (leadership, error) {
 	another := leader.topic.differs(f.id)
 	f.moved, f.id = false, leader.topic
 	if another {
-		f.ahead = nil
+		f.ahead, f.epoch = nil, -1
 		return leadership{}, errMadeAgain
 	}
 	return leader, nil
@@ -115,7 +117,7 @@ func (f *fetcher) fetch(ctx context.Context, offset int64) (fetched, error) {
 	req := newFetch(fetchBytes)
 	t := kmsg.NewFetchRequestTopic()
 	t.Topic = f.topic
-	t.Partitions = append(t.Partitions, fetchOf(f.partition, offset, fetchBytes, leader.epoch))
+	t.Partitions = append(t.Partitions, fetchOf(f.partition, offset, fetchBytes, leader.epoch, f.epoch))
 	req.Topics = append(req.Topics, t)
 	answer, err := f.b.requests.Broker(int(leader.id)).Request(ctx, req)
 	f.moved = true // unless it answers
@@ -127,7 +129,7 @@ func (f *fetcher) fetch(ctx context.Context, offset int64) (fetched, error) {
 		return fetched{}, errors.New("the broker's answer does not name the partition")
 	}
 	switch err := kerr.ErrorForCode(part.ErrorCode); {
-	case errors.Is(err, kerr.OffsetOutOfRange):
+	case errors.Is(err, kerr.OffsetOutOfRange), part.DivergingEpoch.EndOffset >= 0: // it ends there, or its epoch does
 		return f.outOfRange(ctx, offset)
 	case err != nil:
 		return fetched{}, err
@@ -154,7 +156,7 @@ func (f *fetcher) outOfRange(ctx context.Context, offset int64) (fetched, error)
 	if f.beyond++; f.beyond < beyondTolerated {
 		return fetched{}, fmt.Errorf("offset %d: %w", offset, kerr.OffsetOutOfRange)
 	}
-	f.beyond = 0
+	f.beyond, f.epoch = 0, -1
 	return fetched{}, errLostEnd
 }
 
@@ -175,9 +177,10 @@ func newFetch(limit int32) *kmsg.FetchRequest {
 	return req
 }
 
-func fetchOf(partition int32, offset int64, limit, epoch int32) kmsg.FetchRequestTopicPartition {
+func fetchOf(partition int32, offset int64, limit, epoch, read int32) kmsg.FetchRequestTopicPartition {
 	p := kmsg.NewFetchRequestTopicPartition()
 	p.Partition, p.FetchOffset, p.PartitionMaxBytes, p.CurrentLeaderEpoch = partition, offset, limit, epoch
+	p.LastFetchedEpoch = read // Kafka then reports that records before the offset are others now (KIP-595)
 	return p
 }
 
@@ -188,7 +191,13 @@ func (f *fetcher) unpack(part *kmsg.FetchResponseTopicPartition, offset int64, l
 	if read.Err != nil && len(read.Records) == 0 {
 		return fetched{}, read.Err
 	}
+	if next > offset {
+		f.epoch = -1 // that of the end of a transaction, which is not returned, may be a later one
+	}
 	for _, r := range read.Records {
+		if r.Offset+1 == next {
+			f.epoch = r.LeaderEpoch
+		}
 		// A record of an earlier epoch has the timestamp of another broker, whose clock may be ahead.
 		if r.Attrs.TimestampType() == stampedByBroker && r.LeaderEpoch == leader.epoch {
 			f.b.clocks.correct(leader.id, r.Timestamp)

@@ -160,7 +160,7 @@ func (l *longPoll) poll(leader int32, asked map[topicPartition]int64) (map[topic
 	req.MaxWaitMillis = int32(pollWait / time.Millisecond)
 	byTopic := map[string][]kmsg.FetchRequestTopicPartition{}
 	for at, offset := range asked {
-		byTopic[at.topic] = append(byTopic[at.topic], fetchOf(at.partition, max(offset, 0), 1, -1))
+		byTopic[at.topic] = append(byTopic[at.topic], fetchOf(at.partition, max(offset, 0), 1, -1, -1))
 	}
 	for name, partitions := range byTopic {
 		topic := kmsg.NewFetchRequestTopic()

@@ -57,6 +57,7 @@ func (o *keyOrder) restore() error {
 	}
 	at := positions[o.parking()].in(f.id)
 	o.tracker = newTracker(at, math.MaxInt)
+	f.epoch = o.tracker.epoch
 	if err := o.readAll(f, at.offset, o.account); err != nil {
 		return err
 	}
@@ -67,9 +68,10 @@ func (o *keyOrder) restore() error {
 			return err
 		}
 		from := positions[at].in(tiers[at.topic].id)
-		settled := newTracker(from, 1)
-		if err := o.readAll(b.fetcher(at), from.offset, func(r *kgo.Record) {
-			if !settled.known(r.Offset) {
+		settled, f := newTracker(from, 1), b.fetcher(at)
+		f.epoch = settled.epoch
+		if err := o.readAll(f, from.offset, func(r *kgo.Record) {
+			if !settled.known(r) {
 				o.remember(r)
 			}
 		}); err != nil {
@@ -109,8 +111,8 @@ func (o *keyOrder) account(r *kgo.Record) {
 	if r.Offset < o.tracker.expects() {
 		return // read twice
 	}
-	o.tracker.add(o.p.ctx, r.Offset) // the window has no bound
-	if r.Key == nil || o.tracker.known(r.Offset) || o.p.sub.isForeign(r) {
+	o.tracker.add(o.p.ctx, r) // the window has no bound
+	if r.Key == nil || o.tracker.known(r) || o.p.sub.isForeign(r) {
 		o.tracker.settle(r.Offset)
 		return
 	}

@@ -86,7 +86,7 @@ func endAll(partitions []*partition) {
 	}
 }
 
-// end gives the partition up, and returns when everything that can be is settled.
+// end gives the partition up, forgets it, and returns when everything that can be is settled.
 func (p *partition) end() {
 	p.stop()
 	p.mu.Lock()
@@ -96,7 +96,11 @@ func (p *partition) end() {
 	if begun {
 		<-p.done
 	}
-	p.sub.dropPartition(p)
+	p.sub.mu.Lock()
+	defer p.sub.mu.Unlock()
+	if p.sub.owned[p.id] == p {
+		delete(p.sub.owned, p.id)
+	}
 }
 
 // run handles the partition until it has to be given up.
@@ -228,10 +232,10 @@ func (p *partition) read(main *tracker) {
 			p.account(p.sub.q.Topic, p.topic, main)
 		}
 		for _, r := range f.Records {
-			if !main.add(p.ctx, r.Offset) {
+			if !main.add(p.ctx, r) {
 				return
 			}
-			if main.known(r.Offset) || r.Attrs.IsControl() {
+			if main.known(r) || r.Attrs.IsControl() {
 				main.settle(r.Offset)
 				continue
 			}
@@ -243,15 +247,15 @@ func (p *partition) read(main *tracker) {
 	}
 }
 
-// startedOver reports whether the partition has started over, below the last read offset. It logs that, and records
-// that were removed from the partition before they were handled.
+// startedOver reports whether the partition continues below the last read offset. It logs that, and records that were
+// removed from the partition before they were handled.
 func (p *partition) startedOver(main *tracker, f kgo.FetchPartition) bool {
 	next, first := main.expects(), f.Records[0].Offset
 	switch {
 	case next < 0:
 	case first < next:
-		p.sub.log.Warn("the partition starts over: its records are handled from the oldest on", "partition", p.id,
-			"offset", next, "oldest", first)
+		p.sub.log.Warn("the partition has lost its end or starts over: its records are handled from an earlier one on",
+			"partition", p.id, "offset", next, "earlier", first)
 		return true
 	case f.LogStartOffset > next:
 		p.sub.log.Warn("records were removed from the topic before they were handled; continuing at the oldest",

@@ -82,6 +82,9 @@ func originHeaders(o *envelope.Origin) []kgo.RecordHeader {
 // origin returns the origin of a record of the topic itself. incarnation is the topic's.
 func (s *subscription) origin(r *kgo.Record, incarnation string) *envelope.Origin {
 	partition, offset := r.Partition, r.Offset
+	if incarnation != "" { // after an unclean election, offsets start over at those that are lost
+		incarnation += "." + strconv.Itoa(int(r.LeaderEpoch))
+	}
 	return &envelope.Origin{
 		Broker: Scheme, Topic: s.q.Topic, Consumer: s.q.Group,
 		Key: r.Key, Partition: &partition, Offset: &offset, Timestamp: r.Timestamp, Incarnation: incarnation,

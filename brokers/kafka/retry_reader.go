@@ -156,6 +156,7 @@ func (q *retryReader) begin(at position, of topicID) {
 	q.from = at.offset
 	q.incarnation = of.incarnation(q.p.sub.b.topics.cluster())
 	q.account = newTracker(at, q.p.sub.window())
+	q.f.epoch = q.account.epoch
 	q.p.account(q.f.topic, of, q.account)
 	q.p.mu.Lock()
 	defer q.p.mu.Unlock()
@@ -187,16 +188,16 @@ func (q *retryReader) process(records []*kgo.Record) bool {
 	for len(records) > 0 {
 		d := &delivery{record: records[0], waiting: true, tracker: q.account}
 		records = records[1:]
-		if !q.account.add(q.p.ctx, d.record.Offset) {
+		if !q.account.add(q.p.ctx, d.record) {
 			return false
 		}
 		q.from = d.record.Offset + 1
 		_, whose := find(d.record.Headers, envelope.KeyConsumer)
-		if q.account.known(d.record.Offset) || q.p.sub.isForeign(d.record) || !whose && d.record.Offset < q.newest {
+		if q.account.known(d.record) || q.p.sub.isForeign(d.record) || !whose && d.record.Offset < q.newest {
 			d.settle()
 			continue
 		}
-		if q.wait > keepFor && q.waitsFor(d.record) > keepFor {
+		if due, _ := q.due(d.record); q.wait > keepFor && due.Sub(q.now()) > keepFor {
 			records, d.record = nil, cloneRecord(d.record) // releases the others
 		}
 		if !q.pass(d) {
@@ -204,12 +205,6 @@ func (q *retryReader) process(records []*kgo.Record) bool {
 		}
 	}
 	return true
-}
-
-// waitsFor is roughly how long a record still has to wait.
-func (q *retryReader) waitsFor(r *kgo.Record) time.Duration {
-	due, _ := q.due(r)
-	return min(q.wait, due.Sub(q.now()))
 }
 
 // pass moves a record to its next place. It reports false if the partition is being given up.

@@ -154,9 +154,8 @@ type subscription struct {
 	id         topicID   // of the topic right before the client was created, which knows no earlier one
 	first      topicInfo // the topic that was subscribed to: offset=newest is for its partitions only
 	owned      map[int32]*partition
-	finishPoll func()             // ends the client's last poll, and returns when its records are fed
-	notes      map[int32]position // as fetched for the partitions that were just assigned
-	seen       map[string]tier    // retry topics
+	finishPoll func()          // ends the client's last poll, and returns when its records are fed
+	seen       map[string]tier // retry topics
 }
 
 // connect creates missing topics, and the client that becomes a member of the group. The client sticks to the topic
@@ -182,7 +181,6 @@ func (s *subscription) connect(ctx context.Context) error {
 		kgo.OnPartitionsAssigned(s.assigned),
 		kgo.OnPartitionsRevoked(s.revoked),
 		kgo.OnPartitionsLost(s.revoked),
-		kgo.OnOffsetsFetched(s.fetchedOffsets),
 		kgo.AdjustFetchOffsetsFn(s.begin),
 		kgo.KeepRetryableFetchErrors(), // includes those of a deleted topic
 	)...)

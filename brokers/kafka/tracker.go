@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
@@ -21,12 +23,14 @@ type tracker struct {
 	unsettled []inFlight    // in order of offset
 	added     int           // records so far
 	seen      int64         // offset after the last record; the group's position before the first
+	epoch     int32         // of the leader that stored the last record; negative if unknown
 	done      int64         // offset after the last settled record
 	changed   bool          // since the last commit
 	room      chan struct{} // a token when the window may have room again
 
-	before    map[int64]struct{} // records that the predecessor had not settled, below beforeEnd
-	beforeEnd int64
+	before      map[int64]struct{} // records that the predecessor had not settled, below beforeEnd
+	beforeEnd   int64
+	beforeEpoch int32 // after an unclean election, records of a later one have the offsets of those that are lost
 }
 
 type inFlight struct {
@@ -36,28 +40,32 @@ type inFlight struct {
 
 // newTracker starts at the group's position. window is how many records there may be from the first unsettled one on.
 func newTracker(at position, window int) *tracker {
-	t := &tracker{window: window, seen: at.offset, room: make(chan struct{}, 1), changed: at.fresh}
+	t := &tracker{window: window, seen: at.offset, epoch: -1, room: make(chan struct{}, 1), changed: at.fresh}
+	if at.offset >= 0 && !at.fresh {
+		t.epoch = at.epoch
+	}
 	t.before, t.beforeEnd = unpackNote(at)
+	t.beforeEpoch = t.epoch
 	return t
 }
 
 // known reports whether the predecessor has already settled a record.
-func (t *tracker) known(offset int64) bool {
-	if t.before == nil || offset >= t.beforeEnd {
+func (t *tracker) known(r *kgo.Record) bool {
+	if t.before == nil || r.Offset >= t.beforeEnd || t.beforeEpoch >= 0 && r.LeaderEpoch > t.beforeEpoch {
 		return false
 	}
-	_, waiting := t.before[offset]
+	_, waiting := t.before[r.Offset]
 	return !waiting
 }
 
 // add records that a record is in flight. It blocks while the window is full, and reports false if ctx ended first.
-func (t *tracker) add(ctx context.Context, offset int64) bool {
+func (t *tracker) add(ctx context.Context, r *kgo.Record) bool {
 	for {
 		t.mu.Lock()
 		if len(t.unsettled) == 0 || t.added-t.unsettled[0].number < t.window {
-			t.unsettled = append(t.unsettled, inFlight{offset, t.added})
+			t.unsettled = append(t.unsettled, inFlight{r.Offset, t.added})
 			t.added++
-			t.seen = offset + 1
+			t.seen, t.epoch = r.Offset+1, r.LeaderEpoch
 			t.mu.Unlock()
 			return true
 		}
@@ -105,9 +113,9 @@ func (t *tracker) position() (at position, moved bool) {
 // now is position for callers that hold mu.
 func (t *tracker) now() position {
 	if len(t.unsettled) == 0 {
-		return position{offset: t.seen}
+		return position{offset: t.seen, epoch: t.epoch}
 	}
-	at := position{offset: t.unsettled[0].offset}
+	at := position{offset: t.unsettled[0].offset, epoch: t.epoch}
 	var waiting []int64
 	for _, r := range t.unsettled {
 		if r.offset < t.done {

@@ -6,13 +6,14 @@ import (
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"pgregory.net/rapid"
 )
 
 func TestTracker_CommitsContiguousOffsets(t *testing.T) {
 	tr := newTracker(position{offset: 7}, 10)
 	for _, offset := range []int64{7, 8, 12, 13} { // 9-11 were compacted away
-		require.True(t, tr.add(t.Context(), offset))
+		require.True(t, tr.add(t.Context(), &kgo.Record{Offset: offset}))
 	}
 
 	tr.settle(8)
@@ -24,7 +25,7 @@ func TestTracker_CommitsContiguousOffsets(t *testing.T) {
 	// The next owner skips the records after it that are settled.
 	successor := newTracker(at, 10)
 	for offset, known := range map[int64]bool{7: false, 8: true, 12: false, 13: true, 14: false} {
-		require.Equal(t, known, successor.known(offset), offset)
+		require.Equal(t, known, successor.known(&kgo.Record{Offset: offset}), offset)
 	}
 
 	tr.committedAt(at)
@@ -39,6 +40,23 @@ func TestTracker_CommitsContiguousOffsets(t *testing.T) {
 	tr.settle(12)
 	at, _ = tr.position()
 	require.Equal(t, position{offset: 14}, at)
+}
+
+// After an unclean election, other records have the offsets that the note of an earlier leader's lists.
+func TestTracker_NotesAreNotForRecordsOfALaterEpoch(t *testing.T) {
+	tr := newTracker(position{offset: -1}, 10)
+	for offset := range int64(3) {
+		require.True(t, tr.add(t.Context(), &kgo.Record{Offset: offset, LeaderEpoch: 4}))
+	}
+	tr.settle(2)
+	at, _ := tr.position()
+	require.Equal(t, position{offset: 0, epoch: 4, note: at.note}, at)
+
+	successor := newTracker(at, 10)
+	require.True(t, successor.known(&kgo.Record{Offset: 2, LeaderEpoch: 4}))
+	require.False(t, successor.known(&kgo.Record{Offset: 2, LeaderEpoch: 5}))
+	at.epoch = -1 // stored by an earlier version
+	require.True(t, newTracker(at, 10).known(&kgo.Record{Offset: 2, LeaderEpoch: 5}))
 }
 
 // A note has limited room. Records that do not fit are handled again; no unsettled record is treated as settled.
@@ -77,7 +95,7 @@ func TestUnpackNote_IgnoresForeignNotes(t *testing.T) {
 func TestTracker_ChangesDuringACommitAreKept(t *testing.T) {
 	tr := newTracker(position{offset: 0}, 10)
 	for offset := range int64(3) {
-		tr.add(t.Context(), offset)
+		tr.add(t.Context(), &kgo.Record{Offset: offset})
 	}
 	for _, settled := range []int64{1, 0, 2} { // out of order: only the note changes, then both, then the offset
 		tr.settle(settled)
@@ -97,11 +115,11 @@ func TestTracker_ChangesDuringACommitAreKept(t *testing.T) {
 func TestTracker_WindowIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := newTracker(position{offset: -1}, 2)
-		tr.add(t.Context(), 0)
-		tr.add(t.Context(), 1)
+		tr.add(t.Context(), &kgo.Record{Offset: 0})
+		tr.add(t.Context(), &kgo.Record{Offset: 1})
 
 		added := make(chan bool, 1)
-		go func() { added <- tr.add(t.Context(), 2) }()
+		go func() { added <- tr.add(t.Context(), &kgo.Record{Offset: 2}) }()
 		synctest.Wait()
 		tr.settle(1)
 		synctest.Wait()
@@ -110,8 +128,8 @@ func TestTracker_WindowIsBounded(t *testing.T) {
 		require.True(t, <-added)
 
 		ctx, cancel := context.WithCancel(t.Context())
-		tr.add(ctx, 3)
+		tr.add(ctx, &kgo.Record{Offset: 3})
 		cancel()
-		require.False(t, tr.add(ctx, 4))
+		require.False(t, tr.add(ctx, &kgo.Record{Offset: 4}))
 	})
 }
