@@ -47,8 +47,6 @@ func addresses(raw string) ([]string, *url.Userinfo, error) {
 
 var unfitForClientID = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
 
-func clientID(cfg brokers.Config) string { return unfitForClientID.ReplaceAllString(cfg.Name, "-") }
-
 // clientOptions are common to all clients: addresses, encryption, credentials, and timeouts.
 func clientOptions(cfg brokers.Config, seeds []string, user *url.Userinfo) ([]kgo.Opt, error) {
 	p := cfg.Params
@@ -59,7 +57,7 @@ func clientOptions(cfg brokers.Config, seeds []string, user *url.Userinfo) ([]kg
 	}
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(seeds...),
-		kgo.ClientID(clientID(cfg)),
+		kgo.ClientID(unfitForClientID.ReplaceAllString(cfg.Name, "-")),
 		kgo.DialTimeout(dialTimeout),
 		kgo.DisableClientMetrics(),
 		kgo.MetadataMinAge(metadataPause), // a topic that was just created needs another look

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"regexp"
 	"strings"
 	"time"
 
@@ -147,11 +148,14 @@ func (c *client) configure() error {
 	return c.base().Validate()
 }
 
+// unfitForClientID is what not every version of Kafka accepts.
+var unfitForClientID = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
+
 // sarama is the configuration of every component.
 func (c *client) sarama(user *url.Userinfo) *sarama.Config {
 	p := c.cfg.Broker.Params
 	s := wkafka.DefaultSaramaSyncPublisherConfig()
-	s.ClientID = clientID(c.cfg.Broker.Name)
+	s.ClientID = unfitForClientID.ReplaceAllString(c.cfg.Broker.Name, "-")
 	s.Net.TLS.Enable = p.Bool("tls")
 	s.Net.DialTimeout = 10 * time.Second
 	if user != nil {
@@ -177,16 +181,6 @@ func (c *client) sarama(user *url.Userinfo) *sarama.Config {
 		c.cfg.Sarama(s)
 	}
 	return s
-}
-
-// clientID keeps the characters that every version of Kafka accepts.
-func clientID(name string) string {
-	return strings.Map(func(r rune) rune {
-		if strings.ContainsRune("._-", r) || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
-			return r
-		}
-		return '-'
-	}, name)
 }
 
 // connect fails when no broker answers.
