@@ -53,6 +53,22 @@ func TestOrder_DeadLetterBlocksItsKeyUntilRedriven(t *testing.T) {
 	receiveID(t, messages, "a5").Ack()
 }
 
+// A key that a dead letter blocks continues once the service is deployed with order-dead=continue. It used to stay
+// blocked, and no log named it.
+func TestOrder_BlockedKeyContinuesWithoutBlocking(t *testing.T) {
+	t.Parallel()
+	c, topic := cluster(t), name("orders")
+	b := open(t, c, "order=key", "order-dead=block", "commit-interval=20ms")
+	messages := subscribe(t, b, topic)
+	require.NoError(t, b.Publisher().Publish(topic, keyed("a1", "a"), keyed("a2", "a"), keyed("b1", "b")))
+	die(t, b, receiveID(t, messages, "a1"))
+	receiveID(t, messages, "b1").Ack()
+	require.NoError(t, b.Close())
+
+	messages = subscribe(t, open(t, c, "order=key"), topic)
+	receiveID(t, messages, "a2").Ack()
+}
+
 // If a dead letter is discarded instead of redriven, its key is released manually. By default a dead letter does not
 // block its key.
 func TestOrder_ReleaseAndContinue(t *testing.T) {

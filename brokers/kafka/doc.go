@@ -63,8 +63,9 @@
 // order=none keeps the order of a key among messages that do not fail; a failed one is overtaken by later ones. With
 // order=key the later messages of the key are moved to a separate topic, {queue}_retry.parked, and handled when the
 // retry has ended; other keys continue. If it ends as a dead letter the key continues or, with order-dead=block, stops
-// until the dead letter has been redriven successfully or [Broker.Release] is called; for that the broker has to be one
-// of the pipeline's dead letter sinks, for example next to a store. Messages without a key have no order.
+// until the dead letter has been redriven successfully, [Broker.Release] is called, or a member without block has the
+// partition; for that the broker has to be one of the pipeline's dead letter sinks, for example next to a store.
+// Messages without a key have no order.
 //
 // # How delay works
 //

@@ -16,8 +16,9 @@ import (
 // another member or an unanswered request of ours has stored. The executor calls handle for one message of a key at a
 // time.
 type keyOrder struct {
-	p     *partition
-	topic string
+	p      *partition
+	topic  string
+	blocks bool // order-dead=block
 
 	mu      sync.Mutex
 	tracker *tracker // of the parking topic
@@ -56,7 +57,11 @@ func (p place) is(other place) bool {
 }
 
 func newKeyOrder(p *partition) *keyOrder {
-	o := &keyOrder{p: p, topic: p.sub.b.parkingName(p.sub.q.Topic, p.sub.q.Group), changed: make(chan struct{})}
+	q := &p.sub.q
+	o := &keyOrder{
+		p: p, topic: p.sub.b.parkingName(q.Topic, q.Group), blocks: q.Params.String("order-dead") == "block",
+		changed: make(chan struct{}),
+	}
 	o.reader.fetcher = p.sub.b.fetcher(o.parking())
 	return o
 }
@@ -106,7 +111,7 @@ func (o *keyOrder) attempt(d *delivery) bool {
 		state.retrying[stage] = placeOf(d.origin)
 	}
 	redriven := state.isLockedBy(placeOf(d.origin)) && !ended.skipped && !ended.dead && len(ended.retries) == 0
-	block := died && state.lock == nil && o.p.sub.q.Params.String("order-dead") == "block"
+	block := died && state.lock == nil && o.blocks
 	o.keep(key, state)
 	o.mu.Unlock()
 	if redriven {

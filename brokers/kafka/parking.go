@@ -119,8 +119,8 @@ func (o *keyOrder) account(r *kgo.Record) {
 	state := o.stateOf(string(r.Key))
 	m := parkedMessage{r.Offset, placeOf(o.p.sub.waitingOrigin(r, ""))}
 	control, _ := find(r.Headers, headerControl)
-	switch { // each may have been stored twice, around a crash
-	case control == controlLock && state.lock == nil:
+	switch { // each may have been stored twice, around a crash, and a lock by a member with order-dead=block
+	case control == controlLock && state.lock == nil && o.blocks:
 		state.lock = &m
 	case control != controlLock && !state.hasParked(m.place):
 		state.parked = append(state.parked, m)
