@@ -85,9 +85,12 @@ func (s *subscription) begin(ctx context.Context,
 		case ok:
 			at = position{offset: end, fresh: true} // otherwise a member that dies now would begin at a newer one
 			offsets[s.q.Topic][part.partition] = kgo.NewOffset().At(end)
-		case at.offset < 0 && positions[part].offset >= 0:
-			s.log.Warn("the topic was deleted and recreated: the group's position belongs to the old one, and all records are "+
-				"handled", "partition", part.partition)
+		case at.offset < 0:
+			if positions[part].offset >= 0 {
+				s.log.Warn("the topic was deleted and recreated: the group's position belongs to the old one, and all records "+
+					"are handled", "partition", part.partition)
+			}
+			at = position{offset: 0, fresh: true} // a later member with offset=newest would begin at the newest record
 			offsets[s.q.Topic][part.partition] = kgo.NewOffset().AtStart()
 		}
 		s.mu.Lock()

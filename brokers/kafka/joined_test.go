@@ -87,6 +87,20 @@ func TestJoined_NewestAppliesToDelayedMessages(t *testing.T) {
 	nothingMore(t, messages)
 }
 
+// A group that began at the oldest record is not a new one, although it has not handled anything. Records that came
+// while its members were deployed again, with offset=newest, used to be skipped.
+func TestJoined_NewestAppliesToNewGroupsOnly(t *testing.T) {
+	t.Parallel()
+	c, topic := cluster(t), name("orders")
+	b := open(t, c)
+	subscribe(t, b, topic)
+	require.NoError(t, b.Joined(t.Context()))
+	require.NoError(t, b.Close())
+	b = open(t, c, "offset=newest")
+	require.NoError(t, b.Publisher().Publish(topic, newMessage("1", "")))
+	receiveID(t, subscribe(t, b, topic), "1").Ack()
+}
+
 // Kafka has forgotten the positions of a group.
 func TestJoined_NewestKeepsRetries(t *testing.T) {
 	t.Parallel()
