@@ -57,7 +57,8 @@ func (Marshaler) Unmarshal(r *sarama.ConsumerMessage) (*message.Message, error) 
 	if uuid == "" {
 		uuid = envelope.StableID(&envelope.Origin{
 			Broker: Scheme, Topic: r.Topic,
-			Position: strconv.FormatInt(int64(r.Partition), 10) + "/" + strconv.FormatInt(r.Offset, 10),
+			Position:    strconv.FormatInt(int64(r.Partition), 10) + "/" + strconv.FormatInt(r.Offset, 10),
+			Incarnation: strconv.FormatInt(r.Timestamp.UnixMilli(), 10), // sarama has neither the topic's id nor an epoch
 		})
 	}
 	if r.Key != nil {
