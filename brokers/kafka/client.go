@@ -5,11 +5,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"regexp"
-	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -21,29 +19,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 )
-
-// addresses parses the seed brokers of kafka://a:9092,b:9092.
-func addresses(raw string) ([]string, *url.Userinfo, error) {
-	u, err := url.Parse(raw)
-	if err != nil {
-		return nil, nil, errors.New("the URL cannot be read") // its own text may hold the password
-	}
-	if u.Path != "" && u.Path != "/" {
-		return nil, nil, fmt.Errorf("the URL has a path %q: topics are named in Subscribe and Publish, not in the URL",
-			u.Path)
-	}
-	var seeds []string
-	for host := range strings.SplitSeq(u.Host, ",") {
-		if host == "" {
-			return nil, nil, errors.New("the URL has no broker; write kafka://host:9092,host2:9092")
-		}
-		if _, _, err := net.SplitHostPort(host); err != nil {
-			host = net.JoinHostPort(strings.Trim(host, "[]"), "9092")
-		}
-		seeds = append(seeds, host)
-	}
-	return seeds, u.User, nil
-}
 
 var unfitForClientID = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
 

@@ -22,6 +22,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/brokers/internal/engine"
+	"github.com/redrive-go/redrive/brokers/internal/kafkaurl"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -78,7 +79,7 @@ func newTransport(cfg brokers.Config) (b *transport, err error) {
 		waiters: map[waiter]struct{}{},
 		overdue: fmt.Errorf("no confirm within publish-timeout=%s: %w", cfg.PublishTimeout, context.DeadlineExceeded),
 	}
-	if b.seeds, b.user, err = addresses(cfg.URL); err != nil {
+	if b.seeds, b.user, err = kafkaurl.Parse(cfg.URL); err != nil {
 		return nil, err
 	}
 	one, err := b.tierPatterns("topic", "group")

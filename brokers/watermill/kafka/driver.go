@@ -5,10 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"regexp"
-	"strings"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -18,6 +16,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/brokers/internal/kafkaurl"
 	wbroker "github.com/redrive-go/redrive/brokers/watermill"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -128,23 +127,11 @@ type client struct {
 
 // configure reads the URL.
 func (c *client) configure() error {
-	u, err := url.Parse(c.cfg.Broker.URL)
+	seeds, user, err := kafkaurl.Parse(c.cfg.Broker.URL)
 	if err != nil {
-		return errors.New("the URL cannot be read") // its own text may hold the password
+		return err
 	}
-	if strings.Trim(u.Path, "/") != "" {
-		return errors.New("the URL has a path: topics are named in Subscribe and Publish, not in the URL")
-	}
-	for host := range strings.SplitSeq(u.Host, ",") {
-		if host == "" {
-			return errors.New("the URL has no broker; write watermill+kafka://host:9092,host2:9092")
-		}
-		if _, _, err := net.SplitHostPort(host); err != nil {
-			host = net.JoinHostPort(strings.Trim(host, "[]"), "9092")
-		}
-		c.seeds = append(c.seeds, host)
-	}
-	c.base = func() *sarama.Config { return c.sarama(u.User) }
+	c.seeds, c.base = seeds, func() *sarama.Config { return c.sarama(user) }
 	return c.base().Validate()
 }
 
