@@ -44,10 +44,7 @@ func Move(ctx context.Context, cfg MoveConfig) error {
 	if cfg.From == nil || cfg.To == nil || cfg.Topic == "" || cfg.Consumer == "" {
 		return errors.New("brokers: move: From, To, Topic and Consumer are required")
 	}
-	var opts []SubscriberOption
-	if cfg.Group != "" {
-		opts = append(opts, WithGroup(cfg.Group))
-	}
+	opts := []SubscriberOption{WithGroup(cfg.Group)}
 	if cfg.Concurrency > 0 {
 		opts = append(opts, WithConcurrency(cfg.Concurrency))
 	}

@@ -23,7 +23,9 @@ func parseURL(raw string) (*url.URL, error) {
 			return nil, errors.New("the URL has no scheme; write mem://, amqp://host:5672/, kafka://host:9092 or " +
 				"postgres://host/db")
 		}
-		if hidesPassword(u) {
+		// It parses although a password cuts it short: in amqp://user:1#2@host/ the host is "user", the port 1, and the rest
+		// would be shown in the clear.
+		if u.Fragment != "" || strings.Contains(u.EscapedPath()+u.RawQuery, "@") {
 			return nil, fmt.Errorf("the %s URL has an @ or # behind its host. %s", u.Scheme, encodeHint)
 		}
 		return u, nil
@@ -42,12 +44,6 @@ func parseURL(raw string) (*url.URL, error) {
 
 const encodeHint = "Special characters in a user name or password must be percent-encoded " +
 	"(%23 for #, %25 for %, %2F for /, %3F for ?, %40 for @), or the password given apart in Config.Password"
-
-// hidesPassword finds URLs that parse although a password cuts them short: in amqp://user:1#2@host/ the host is "user",
-// the port 1, and the rest would be shown in the clear.
-func hidesPassword(u *url.URL) bool {
-	return u.Fragment != "" || strings.Contains(u.EscapedPath()+u.RawQuery, "@")
-}
 
 // Redact returns rawURL with everything that may be a secret replaced by xxxxx: the password, the values of parameters
 // whose names suggest secrets, and the secrets of those that are URLs. It is for logs and errors. A URL that cannot be

@@ -141,7 +141,7 @@ type Header struct{ Key, Value string }
 func (o *Outgoing) Headers() func(yield func(key, value string) bool) {
 	return func(yield func(key, value string) bool) {
 		for k, v := range o.Message.Metadata {
-			if envelope.IsBrokerMade(k) || len(o.Extra) > 0 && o.replaced(k) {
+			if envelope.IsBrokerMade(k) || slices.ContainsFunc(o.Extra, func(h Header) bool { return h.Key == k }) {
 				continue
 			}
 			if !yield(k, v) {
@@ -169,10 +169,6 @@ func (o *Outgoing) Metadata() message.Metadata {
 	headers := make(message.Metadata, len(o.Message.Metadata)+len(o.Extra))
 	maps.Insert(headers, o.Headers())
 	return headers
-}
-
-func (o *Outgoing) replaced(key string) bool {
-	return slices.ContainsFunc(o.Extra, func(h Header) bool { return h.Key == key })
 }
 
 // Size is the number of bytes of payload, header names and header values together.

@@ -152,13 +152,6 @@ func (s *stream) fail(err error) {
 	wait.Signal(s.wake)
 }
 
-func (s *stream) pullAgain() {
-	s.mu.Lock()
-	s.requested, s.heard = 0, time.Now()
-	s.mu.Unlock()
-	wait.Signal(s.need)
-}
-
 // work requests messages, and extends the ack deadline of those in flight.
 func (s *stream) work() {
 	defer s.extending.Stop()

@@ -264,6 +264,9 @@ func (t *transport) reconnected() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for s := range t.streams {
-		s.pullAgain()
+		s.mu.Lock()
+		s.requested, s.heard = 0, time.Now()
+		s.mu.Unlock()
+		wait.Signal(s.need)
 	}
 }

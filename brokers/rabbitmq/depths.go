@@ -90,33 +90,28 @@ const laterEvery = time.Minute
 
 // add registers queues that exist. The first entry for a queue stays.
 func (w *waitQueues) add(of brokers.Depth, queues ...Queue) {
+	w.addLater(of, queues...)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, q := range queues {
-		if known := w.note(of, q.Name); known != nil {
+		if known := w.known[q.Name]; known != nil {
 			known.later = false
 		}
 	}
 }
 
-// addLater registers queues that any process declares when they are first needed.
+// addLater registers queues that any process declares when they are first needed, unless there are too many.
 func (w *waitQueues) addLater(of brokers.Depth, queues ...Queue) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, q := range queues {
-		w.note(of, q.Name)
-	}
-}
-
-// note returns the entry of a queue, or nil if there are too many.
-func (w *waitQueues) note(of brokers.Depth, name string) *waitQueue {
 	if w.known == nil {
 		w.known = map[string]*waitQueue{}
 	}
-	if w.known[name] == nil && len(w.known) < maxWaitQueues {
-		w.known[name] = &waitQueue{name: name, of: of, later: true}
+	for _, q := range queues {
+		if w.known[q.Name] == nil && len(w.known) < maxWaitQueues {
+			w.known[q.Name] = &waitQueue{name: q.Name, of: of, later: true}
+		}
 	}
-	return w.known[name]
 }
 
 // due returns the queues to query now.

@@ -129,15 +129,6 @@ func remaining(headers amqp.Table, now time.Time) time.Duration {
 	return wait
 }
 
-// deliveryCount returns how often a quorum queue has delivered the message before.
-func deliveryCount(headers amqp.Table) int {
-	n, ok := integer(headers["x-delivery-count"])
-	if !ok || n < 0 || n > 1<<30 {
-		return 0
-	}
-	return int(n)
-}
-
 // deaths yields RabbitMQ's records of how the message left queues before.
 func deaths(headers amqp.Table) iter.Seq[amqp.Table] {
 	list, _ := headers["x-death"].([]any)

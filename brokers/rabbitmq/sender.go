@@ -27,12 +27,8 @@ type sender struct {
 	turn    turn // to open a channel
 }
 
-func newSender(l *connection) *sender { return &sender{link: l, turn: newTurn()} }
-
-// turn is a mutex that can be awaited along with a context: sending locks it, receiving unlocks it.
+// turn is a mutex that can be awaited along with a context: sending locks it, receiving unlocks it. Its size is 1.
 type turn chan struct{}
-
-func newTurn() turn { return make(turn, 1) }
 
 // refusals is how often a publication refused by the broker is retried, for 1.5 s in all. A busy broker refuses
 // publications to a quorum queue that was declared a moment ago, and says the same when a queue is full.
@@ -193,7 +189,7 @@ func openConfirmChannel(ctx context.Context, l *connection) (*confirmChannel, er
 	cc := &confirmChannel{
 		link: l, conn: conn, wire: wire, ch: ch, opened: time.Now(), slots: make(chan struct{}, window),
 		returns: ch.NotifyReturn(make(chan amqp.Return, window)),
-		ended:   make(chan struct{}), turn: newTurn(), pending: map[uint64]*flight{},
+		ended:   make(chan struct{}), turn: make(turn, 1), pending: map[uint64]*flight{},
 	}
 	closes := ch.NotifyClose(make(chan *amqp.Error, 1))
 	go func() {

@@ -205,14 +205,16 @@ func (s *stream) message(d *amqp.Delivery) (*message.Message, envelope.Origin) {
 	m.Payload = bytes.Clone(d.Body)
 	queue := s.queue.Names.Queue
 	o := envelope.Origin{
-		Broker:        Scheme,
-		Topic:         s.queue.Topic,
-		Consumer:      queue,
-		Exchange:      d.Exchange,
-		RoutingKey:    d.RoutingKey,
-		Timestamp:     d.Timestamp,
-		Redelivered:   d.Redelivered,
-		DeliveryCount: deliveryCount(d.Headers),
+		Broker:      Scheme,
+		Topic:       s.queue.Topic,
+		Consumer:    queue,
+		Exchange:    d.Exchange,
+		RoutingKey:  d.RoutingKey,
+		Timestamp:   d.Timestamp,
+		Redelivered: d.Redelivered,
+	}
+	if n, ok := integer(d.Headers["x-delivery-count"]); ok && n > 0 && n <= 1<<30 { // of a quorum queue
+		o.DeliveryCount = int(n)
 	}
 	consumer := m.Metadata[envelope.KeyConsumer]
 	if key := m.Metadata[envelope.KeyRoutingKey]; key != "" && consumer == queue {
@@ -254,20 +256,17 @@ func (s *stream) Widen(ctx context.Context, window int) error {
 			return err
 		}
 		s.wider = append(s.wider, s.tags)
-		go s.forward(deliveries)
+		go func() { // passes on its deliveries until it or the stream ends
+			for d := range deliveries {
+				select {
+				case s.others <- d:
+				case <-s.over:
+					return
+				}
+			}
+		}()
 	}
 	return nil
-}
-
-// forward passes on the deliveries of another consumer, until that one or the stream ends.
-func (s *stream) forward(deliveries <-chan amqp.Delivery) {
-	for d := range deliveries {
-		select {
-		case s.others <- d:
-		case <-s.over:
-			return
-		}
-	}
 }
 
 // Close implements driver.Stream. Unacked messages are redelivered.

@@ -32,11 +32,9 @@ type transport struct {
 	// connects with the first Depths or Readers: a missing answer costs the connection of the request
 	counting *connection
 
-	// Each has a separate channel, because RabbitMQ ends the channel of a publication to a missing exchange, and with it
-	// everything in flight there.
-	users   *sender // what users publish
-	retries *sender // retries and redrives
-	letters *sender // dead letters
+	// Each kind of destination has a separate channel, because RabbitMQ ends the channel of a publication to a missing
+	// exchange, and with it everything in flight there.
+	senders [driver.ToDeadLetters + 1]*sender
 
 	consumed consumed
 	checking sync.Once // starts keepDeclared
@@ -59,11 +57,11 @@ func connect(ctx context.Context, cfg brokers.Config, d *design) (*transport, er
 		design:     d,
 		logger:     cfg.Logger,
 		publishing: publishing,
-		users:      newSender(publishing),
-		retries:    newSender(publishing),
-		letters:    newSender(publishing),
 		consuming:  newConnection(cfg.URL, cfg.Name+" (consume)", cfg.Logger),
 		counting:   newConnection(cfg.URL, cfg.Name+" (count)", cfg.Logger),
+	}
+	for kind := range t.senders {
+		t.senders[kind] = &sender{link: publishing, turn: make(turn, 1)}
 	}
 	if err := t.prepare(ctx); err != nil {
 		t.publishing.close()
@@ -212,22 +210,11 @@ func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 			o.index = next
 			batch = append(batch, o)
 		}
-		for n, err := range t.post(ctx, t.senderOf(kind), batch) {
+		for n, err := range t.post(ctx, t.senders[kind], batch) {
 			faults[batch[n].index] = err
 		}
 	}
 	return faults
-}
-
-func (t *transport) senderOf(kind driver.DestinationKind) *sender {
-	switch kind {
-	case driver.ToConsumer:
-		return t.retries
-	case driver.ToDeadLetters:
-		return t.letters
-	default:
-		return t.users
-	}
 }
 
 // outgoing renders a publication.

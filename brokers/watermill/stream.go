@@ -42,15 +42,6 @@ type received struct {
 	retry    bool             // from the Delays broker
 }
 
-func newStream(t *transport) *stream {
-	s := &stream{
-		t: t, in: make(chan received), closed: make(chan struct{}), failed: make(chan struct{}),
-		received: map[*message.Message]struct{}{},
-	}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	return s
-}
-
 func (s *stream) open(q *driver.Queue) error {
 	n := 1
 	if s.t.cfg.Competing {

@@ -44,9 +44,13 @@ func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 }
 
 func (t *transport) publish(ctx context.Context, out []driver.Outgoing) error {
-	o := &out[0]
-	if o.To.Kind == driver.ToConsumer {
-		return t.putRetry(ctx, o)
+	topic := out[0].To.Topic
+	switch out[0].To.Kind {
+	case driver.ToTopic:
+	case driver.ToConsumer:
+		return t.putRetry(ctx, &out[0])
+	case driver.ToDeadLetters:
+		topic = out[0].To.Names.Dead
 	}
 	messages := make([]*message.Message, len(out))
 	for i := range out {
@@ -61,14 +65,7 @@ func (t *transport) publish(ctx context.Context, out []driver.Outgoing) error {
 	t.publishing.Add(1)
 	t.mu.Unlock()
 	defer t.publishing.Done()
-	return t.cfg.Publisher.Publish(topicOf(o.To), messages...)
-}
-
-func topicOf(to *driver.Destination) string {
-	if to.Kind == driver.ToDeadLetters {
-		return to.Names.Dead
-	}
-	return to.Topic
+	return t.cfg.Publisher.Publish(topic, messages...)
 }
 
 // render returns the message to store for o.
@@ -124,7 +121,11 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 	if err := t.mayRead(&q); err != nil {
 		return nil, err
 	}
-	s := newStream(t)
+	s := &stream{
+		t: t, in: make(chan received), closed: make(chan struct{}), failed: make(chan struct{}),
+		received: map[*message.Message]struct{}{},
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if err := s.open(&q); err != nil {
 		_ = s.Close(ctx)
 		return nil, err

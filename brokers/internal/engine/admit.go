@@ -23,7 +23,12 @@ func (s *subscription) admit(h *delivery) bool {
 	earlier := s.memory.earlier(h)
 	switch {
 	case h.Malformed != "":
-		s.background.Go(func() { s.deadLetterMalformed(h) })
+		s.background.Go(func() { // it is not retried: its count of attempts may be in the part that cannot be read
+			s.deadLetterUnhandled(h, &envelope.DeadLetter{
+				Message: h.Message, Reason: envelope.ReasonMalformed, Origin: h.Origin, At: time.Now(),
+				Err: envelope.Error{Message: h.Malformed, Code: "malformed"},
+			})
+		})
 		return false
 	case earlier != nil && h.NearLimit:
 		s.background.Go(func() { s.refresh(h) })
@@ -75,15 +80,6 @@ func (s *subscription) refresh(h *delivery) {
 	if s.sleep(h, 0) && s.admit(h) {
 		s.enter(h)
 	}
-}
-
-// deadLetterMalformed dead-letters a message that cannot be read. It is not retried, because its count of attempts may
-// be in the unreadable part.
-func (s *subscription) deadLetterMalformed(h *delivery) {
-	s.deadLetterUnhandled(h, &envelope.DeadLetter{
-		Message: h.Message, Reason: envelope.ReasonMalformed, Origin: h.Origin, At: time.Now(),
-		Err: envelope.Error{Message: h.Malformed, Code: "malformed"},
-	})
 }
 
 // deadLetterUnhandled dead-letters h before it reaches its handler, and retries until the subscription stops.

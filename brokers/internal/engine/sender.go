@@ -140,21 +140,18 @@ func (s *sender) republish(
 	if len(todo) == 0 {
 		return
 	}
-	answers := s.store(ctx, some)
+	var answers []error
+	if s.shared(some) {
+		answers = s.share(ctx, some[0].To, some)
+	} else {
+		answers = s.call(ctx, some)
+	}
 	for n, i := range todo {
 		faults[i] = nil
 		if answers != nil {
 			faults[i] = answers[n]
 		}
 	}
-}
-
-// store is one call of the transport, or part of one shared with others.
-func (s *sender) store(ctx context.Context, out []driver.Outgoing) []error {
-	if s.shared(out) {
-		return s.share(ctx, out[0].To, out)
-	}
-	return s.call(ctx, out)
 }
 
 // shared reports whether out is published together with other callers' messages.

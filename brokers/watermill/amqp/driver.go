@@ -79,10 +79,15 @@ func New(ctx context.Context, cfg Config) (brokers.Broker, error) {
 		NewSubscriber: c.subscriber,
 		Delays:        cfg.Delays,
 		Initialize:    c.initialize,
-		Ping:          c.ping,
-		Competing:     true,
-		AckGrace:      5 * time.Second,
-		Durable:       true,
+		Ping: func(context.Context) error {
+			if !connection.IsConnected() {
+				return errors.New("not connected")
+			}
+			return nil
+		},
+		Competing: true,
+		AckGrace:  5 * time.Second,
+		Durable:   true,
 		// All headers must fit into one frame, of 128 KiB by default: a server closes the connection over a larger one.
 		MaxHeaderBytes: 100 << 10,
 		Broker:         cfg.Broker,
@@ -154,11 +159,4 @@ func (c *client) clusterName(context.Context) (string, error) {
 		return "", nil
 	}
 	return name + " " + conn.Config.Vhost, nil
-}
-
-func (c *client) ping(context.Context) error {
-	if !c.connection.IsConnected() {
-		return errors.New("not connected")
-	}
-	return nil
 }
