@@ -128,10 +128,11 @@ func (t *transport) NamesFor(topic, group string) brokers.Names { return t.desig
 // NamesOf implements driver.Namer.
 func (t *transport) NamesOf(topic, queue string) brokers.Names { return t.design.namesOf(topic, queue) }
 
-// Declare implements driver.Transport.
+// Declare implements driver.Transport, on the consuming connection: a broker that is short of memory or disk reads
+// nothing more from the other one once this process has published, and answers nothing there.
 func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 	plan := t.design.consumer(q.Names, q.Topic, q.Patterns)
-	err := declare(ctx, t.publishing, plan)
+	err := declare(ctx, t.consuming, plan)
 	if _, before := t.declared.Load(q.Names.Queue); before {
 		err = t.declareAround(ctx, plan, &q.Names, err)
 	}
@@ -174,12 +175,12 @@ func (t *transport) declareAround(ctx context.Context, p Plan, names *brokers.Na
 		differs = cmp.Or(differs, found)
 		p.Queues = slices.DeleteFunc(p.Queues, func(q Queue) bool { return q.Name == found.Name })
 		p.Adopted = append(p.Adopted, found.Name)
-		err = declare(ctx, t.publishing, p)
+		err = declare(ctx, t.consuming, p)
 	}
 	if err != nil {
 		return err
 	}
-	d := &declarer{link: t.publishing}
+	d := &declarer{link: t.consuming}
 	defer d.close(ctx)
 	for _, q := range p.Later {
 		if _, seen := t.declared.Load(q.Name); !seen && differs == nil {

@@ -88,3 +88,59 @@ func TestMemoryAlarm(t *testing.T) {
 	}
 	require.Zero(t, plain.depth("orders_dlq"))
 }
+
+// During an alarm of the disk, messages that may have killed their process run, one after the other, although they
+// cannot be published again. A service that starts then has published already when its last consumer subscribes: that
+// used to wait for the end of the alarm, on the connection that RabbitMQ did not read.
+func TestDiskAlarm(t *testing.T) {
+	t.Parallel()
+	const n = 5
+	r := borrowSecond(t, true)
+	url := r.VHost(t)
+	limit := func(ctx context.Context, bytes string) {
+		_, err := r.Ctl(ctx, "set_disk_free_limit", bytes)
+		require.NoError(t, err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			limit(context.Background(), "50MB")
+		}
+	})
+	open := func() brokers.Broker {
+		return openBroker(t, url, naming(brokers.Laravel()), params("grid", "false", "prefetch", "10"),
+			func(c *brokers.Config) { c.PublishTimeout, c.Concurrency = time.Second, 4 })
+	}
+	before := open()
+	for _, topic := range []string{"orders", "invoices"} {
+		serve(t, before, topic, middleware.Laravel(1), succeeds).stop()
+	}
+	plain := dialPlain(t, url)
+	for i := range n {
+		publish(t, url, message.NewMessage(strconv.Itoa(i), []byte("x")))
+	}
+	for range 2 { // processes end with all of them in flight
+		crashing := dialPlain(t, url)
+		await.Count(t, n, func() int { return plain.depth("orders") })
+		for range n {
+			_, ok, err := crashing.ch.Get("orders", false)
+			require.NoError(t, err)
+			require.True(t, ok)
+		}
+		require.NoError(t, crashing.ch.Close())
+	}
+	limit(t.Context(), "90000GB")
+	b := open()
+	s := serve(t, b, "orders", middleware.Laravel(1), succeeds)
+	awaitBlocked(t, b)
+	other := serve(t, b, "invoices", middleware.Laravel(1), succeeds)
+	ids := map[string]bool{}
+	for len(ids) < n {
+		ids[s.next().message.UUID] = true
+	}
+	await.True(t, func() bool { return plain.depth("orders") == 0 }, "acks arrive during the alarm")
+
+	limit(t.Context(), "50MB")
+	await.True(t, func() bool { return b.Publisher().Publish("invoices", message.NewMessage("after", nil)) == nil })
+	require.Equal(t, "after", other.next().message.UUID)
+	require.Zero(t, plain.depth("orders_dlq"))
+}
