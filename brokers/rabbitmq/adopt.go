@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -120,12 +119,7 @@ func (p *Plan) compareQueue(ctx context.Context, d *declarer, q Queue) ([]Bindin
 	if p.design == nil { // a program's own plan
 		return nil, nil
 	}
-	expected := q
-	if known, ok := p.design.declared.Load(q.Name); ok { // each that differs costs a channel, and lines in RabbitMQ's log
-		expected.Args = known.(amqp.Table)
-	}
-	args, err := d.readArguments(ctx, expected)
-	p.design.declared.Store(q.Name, args) // as far as they can be seen
+	args, err := p.design.look(ctx, d, q)
 	if waits && isRefused(err) {
 		return nil, nil // a user who may not declare it cannot see its arguments: the first retry reports a fault
 	}
@@ -141,35 +135,36 @@ func (p *Plan) compareQueue(ctx context.Context, d *declarer, q Queue) ([]Bindin
 			return nil, err
 		}
 	}
-	full, err := p.withPolicies(ctx, q.Name, args)
-	if waits && err != nil {
-		return nil, err
-	}
-	if _, known := p.design.known.Load(q.Name); err == nil || !known { // policies that were seen before still apply
-		p.design.known.Store(q.Name, full)
-	}
 	if !waits {
 		return nil, nil
 	}
-	return p.returnBindings(path, full)
+	full, unseen := p.design.withPolicies(ctx, q.Name, args)
+	bindings, err := p.returnBindings(path, full)
+	if err != nil && unseen != nil { // a policy may lead back
+		err = unseen
+	}
+	return bindings, err
 }
 
-// policyTimeout leaves time for the broker itself within declareTimeout if the management API does not answer.
-const policyTimeout = 3 * time.Second
+// look returns and records the arguments of an existing queue, as far as they can be seen.
+func (d *design) look(ctx context.Context, on *declarer, q Queue) (amqp.Table, error) {
+	if known, ok := d.declared.Load(q.Name); ok { // each that differs costs a channel, and lines in RabbitMQ's log
+		q.Args = known.(amqp.Table)
+	}
+	args, err := on.readArguments(ctx, q)
+	d.declared.Store(q.Name, args)
+	return args, err
+}
 
-// withPolicies returns the arguments of a queue and what policies set, if the management API is configured. Of two
-// limits the lower one applies. With an error they are the arguments alone.
-func (p *Plan) withPolicies(ctx context.Context, queue string, args amqp.Table) (amqp.Table, error) {
-	if p.design.management == nil {
-		return args, nil
+// withPolicies returns and records the arguments of a queue and what policies set, if the management API is configured.
+// Of two limits the lower one applies. With an error these are the policies that were seen before, or none.
+func (d *design) withPolicies(ctx context.Context, queue string, args amqp.Table) (full amqp.Table, err error) {
+	full = amqp.Table{}
+	maps.Copy(full, args)
+	var policy queuePolicy
+	if d.management != nil {
+		policy, err = d.management.lastPolicy(ctx, queue)
 	}
-	asking, cancel := context.WithTimeout(ctx, policyTimeout)
-	defer cancel()
-	policy, err := p.design.management.policy(asking, queue)
-	if err != nil {
-		return args, fmt.Errorf("rabbitmq: look at the policies of queue %q: %w", queue, err)
-	}
-	args = maps.Clone(args)
 	for _, key := range []string{"dead-letter-exchange", "dead-letter-routing-key", "message-ttl", "delivery-limit"} {
 		value, set := policy.Definition[key]
 		have, has := args["x-"+key]
@@ -177,10 +172,11 @@ func (p *Plan) withPolicies(ctx context.Context, queue string, args amqp.Table) 
 		most, _ := integer(have)
 		lower := uint64(limit) < uint64(most) //nolint:gosec // G115: a negative one is no limit
 		if set && (!has || lower && !strings.HasPrefix(key, "dead-letter")) {
-			args["x-"+key] = value
+			full["x-"+key] = value
 		}
 	}
-	return args, nil
+	d.known.Store(queue, full)
+	return full, err
 }
 
 // returnBindings returns the bindings that lead from a wait queue with these arguments to its consumer's queue. If none

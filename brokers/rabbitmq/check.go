@@ -8,10 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
 	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -193,10 +197,15 @@ func harmful(q Queue, key string, value any) bool {
 type management struct {
 	base   *url.URL
 	broker amqp.URI
+	logger *slog.Logger
+
+	seen    sync.Map     // the last answers of lastPolicy, by queue
+	silent  atomic.Int64 // when it last had none, in nanoseconds since 1970
+	warning sync.Once
 }
 
 // newManagement checks rawURL, which must not repeat a password: it would not be redacted there.
-func newManagement(rawURL, brokerURL string) (*management, error) {
+func newManagement(rawURL string, cfg *brokers.Config) (*management, error) {
 	base, err := url.Parse(rawURL)
 	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" {
 		return nil, errors.New("management: want the address of the management API, such as http://localhost:15672")
@@ -204,11 +213,11 @@ func newManagement(rawURL, brokerURL string) (*management, error) {
 	if base.User != nil {
 		return nil, errors.New("management: leave user and password out, those of the broker's URL are used")
 	}
-	uri, err := amqp.ParseURI(brokerURL)
+	uri, err := amqp.ParseURI(cfg.URL)
 	if err != nil {
 		return nil, errors.New("management: the broker's URL cannot be read")
 	}
-	return &management{base: base, broker: uri}, nil
+	return &management{base: base, broker: uri, logger: cfg.Logger}, nil
 }
 
 // bindings lists the bindings of an exchange; none if it does not exist.
@@ -234,6 +243,34 @@ func (m *management) bindings(ctx context.Context, exchange string) ([]Binding, 
 type queuePolicy struct {
 	Name       string
 	Definition map[string]any
+}
+
+// policyTimeout leaves time for the broker itself within declareTimeout if the management API does not answer.
+const policyTimeout = 3 * time.Second
+
+// lastPolicy is policy for consumers, which work without the API: with an error it returns the last answer. After a
+// failure it makes no request for a while, because a consumer may have twenty queues.
+func (m *management) lastPolicy(ctx context.Context, queue string) (policy queuePolicy, err error) {
+	err = errors.New("rabbitmq: the management API did not answer a moment ago")
+	if time.Since(time.Unix(0, m.silent.Load())) > checkEvery/2 {
+		asking, cancel := context.WithTimeout(ctx, policyTimeout)
+		defer cancel()
+		if policy, err = m.policy(asking, queue); err == nil {
+			m.seen.Store(queue, policy)
+		}
+		if err == nil || ctx.Err() != nil {
+			return policy, err
+		}
+		m.silent.Store(time.Now().UnixNano())
+		err = fmt.Errorf("rabbitmq: look at the policies of queue %q: %w", queue, err)
+		m.warning.Do(func() {
+			m.logger.Warn("rabbitmq: consumers start without knowing the delivery limits and times to live that policies set",
+				"error", err)
+		})
+	}
+	seen, _ := m.seen.Load(queue)
+	policy, _ = seen.(queuePolicy)
+	return policy, err
 }
 
 // policy returns the policies in effect on a queue, including an operator policy.

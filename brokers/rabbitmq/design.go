@@ -138,27 +138,12 @@ func (d *design) permitted(p Plan) Plan {
 	return p
 }
 
-// argsOf returns the arguments that an existing queue had when it was last looked at, and what policies set as far as
-// is known; nil if they are not known.
-func (d *design) argsOf(queue string) amqp.Table {
+// ttlOf returns the time to live of an existing wait queue, as far as is known.
+func (d *design) ttlOf(queue string) (ttl time.Duration, known bool) {
 	args, _ := d.known.Load(queue)
 	table, _ := args.(amqp.Table)
-	return table
-}
-
-// ttlOf returns the time to live of an existing wait queue.
-func (d *design) ttlOf(queue string) (ttl time.Duration, known bool) {
-	ms, known := integer(d.argsOf(queue)["x-message-ttl"])
+	ms, known := integer(table["x-message-ttl"])
 	return time.Duration(ms) * time.Millisecond, known
-}
-
-// nearLimit returns half of the deliveries after which RabbitMQ may give up a message of the queue a consumer reads.
-func (d *design) nearLimit(queue string) int {
-	limit := min(d.deliveryLimit, usualLimit)
-	if n, ok := integer(d.argsOf(queue)["x-delivery-limit"]); ok && n > 0 { // -1 is none in RabbitMQ 4
-		limit = int(min(int64(limit), n))
-	}
-	return max(1, limit/2)
 }
 
 // source plans the queue that the consumer reads and its bindings.

@@ -165,7 +165,7 @@ func newDesign(cfg brokers.Config) (*design, error) {
 	var faults []error
 	if address := p.String("management"); address != "" {
 		var err error
-		d.management, err = newManagement(address, cfg.URL)
+		d.management, err = newManagement(address, &cfg)
 		faults = append(faults, err)
 	}
 	if limit := p.Int("crash-limit"); d.queueType == quorum && limit >= d.deliveryLimit {

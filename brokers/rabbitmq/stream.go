@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -70,10 +71,11 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 	if err != nil {
 		return nil, err
 	}
+	plan := t.design.permitted(t.design.source(q.Names, q.Topic, q.Patterns))
 	s := &stream{
-		transport: t, queue: q, conn: conn, ch: ch, acks: newAcker(ch), idleSince: time.Now(),
-		plan:   t.design.permitted(t.design.source(q.Names, q.Topic, q.Patterns)),
-		others: make(chan amqp.Delivery), over: make(chan struct{}), nearLimit: t.design.nearLimit(q.Names.Queue),
+		transport: t, queue: q, conn: conn, ch: ch, acks: newAcker(ch), idleSince: time.Now(), plan: plan,
+		others: make(chan amqp.Delivery), over: make(chan struct{}),
+		nearLimit: t.nearLimit(ctx, slices.Concat(plan.adopted(), plan.Queues)[0]),
 	}
 	cancels, closes := ch.NotifyCancel(make(chan string, 1)), ch.NotifyClose(make(chan *amqp.Error, 1))
 	go func() {
@@ -161,6 +163,23 @@ func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 	case <-ctx.Done():
 		return driver.Delivery{}, ctx.Err()
 	}
+}
+
+// nearLimit returns half of the deliveries after which RabbitMQ may give up a message of q, which a consumer reads. An
+// operator may have recreated q, or set a policy, since the last session.
+func (t *transport) nearLimit(ctx context.Context, q Queue) int {
+	d := &declarer{link: t.consuming}
+	defer d.close(ctx)
+	var args amqp.Table
+	if d.do(ctx, q.exists) == nil {
+		args, _ = t.design.look(ctx, d, q) // what cannot be seen may be as planned
+	}
+	args, _ = t.design.withPolicies(ctx, q.Name, args) // it has logged the error
+	limit := min(t.design.deliveryLimit, usualLimit)
+	if n, ok := integer(args["x-delivery-limit"]); ok && n > 0 { // -1 is none in RabbitMQ 4
+		limit = int(min(int64(limit), n))
+	}
+	return max(1, limit/2)
 }
 
 // delivery converts d. Classic queues only tell whether a message was delivered before.

@@ -207,6 +207,7 @@ func TestNetwork_DeliveryLimitOfAnExistingQueue(t *testing.T) {
 		"read":            {declare: "read"},
 		"adopt, a policy": {declare: "adopt", policy: true},
 		"read, a policy":  {declare: "read", policy: true},
+		"all, a policy":   {declare: "all", policy: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -219,11 +220,17 @@ func TestNetwork_DeliveryLimitOfAnExistingQueue(t *testing.T) {
 				limit := map[string]any{"delivery-limit": 2}
 				require.NoError(t, rabbit.Management().SetPolicy(t.Context(), vhostOf(t, url), "limit", "^orders$", limit))
 			}
-			for queue, args := range map[string]amqp.Table{
+			existing := map[string]amqp.Table{
 				"orders":       orders,
 				"orders_retry": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"},
 				"orders_dlq":   nil,
-			} {
+			}
+			if c.declare == "all" {
+				existing = nil
+				ours := openBroker(t, url, naming(brokers.Laravel()))
+				require.NoError(t, ours.Apply(t.Context(), ours.Plan("orders")))
+			}
+			for queue, args := range existing {
 				_, err := p.ch.QueueDeclare(queue, true, false, false, false, args)
 				require.NoError(t, err)
 			}
@@ -246,8 +253,8 @@ func TestNetwork_DeliveryLimitOfAnExistingQueue(t *testing.T) {
 	}
 }
 
-// The management API is needed only for the policies of an existing queue: a consumer starts without it, also if it
-// accepts connections and does not answer.
+// The management API is needed only for the policies of existing queues: a consumer starts without it, also a second
+// time, and if it accepts connections and does not answer. This is logged once.
 func TestNetwork_ExistingQueueWithoutTheManagementAPI(t *testing.T) {
 	t.Parallel()
 	silent := httptest.NewUnstartedServer(nil).Listener
@@ -261,10 +268,20 @@ func TestNetwork_ExistingQueueWithoutTheManagementAPI(t *testing.T) {
 			p := dialPlain(t, url)
 			_, err := p.ch.QueueDeclare("orders", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
 			require.NoError(t, err)
-			b := openBroker(t, url, naming(brokers.Laravel()), params("declare", "adopt", "management", "http://"+address))
+			log := &logs{}
+			b := openBroker(t, url, naming(brokers.Laravel()), group("mail"),
+				params("declare", "adopt", "management", "http://"+address),
+				func(c *brokers.Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
 			s := serve(t, b, "orders", middleware.Laravel(1), succeeds)
 			p.send("", "orders", amqp.Publishing{MessageId: "m"})
 			require.Equal(t, "m", s.next().message.UUID)
+			s.stop()
+			// The wait queue that it has declared exists now, with other arguments than the planned ones as far as we see.
+			again := serve(t, b, "orders", middleware.Laravel(1), succeeds)
+			p.send("", "orders", amqp.Publishing{MessageId: "n"})
+			require.Equal(t, "n", again.next().message.UUID)
+			require.Equal(t, 1, log.count("level=WARN"))
+			require.Equal(t, 1, log.count("delivery limits and times to live that policies set"))
 		})
 	}
 }

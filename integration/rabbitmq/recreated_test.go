@@ -29,10 +29,12 @@ func (l *logs) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-func (l *logs) contains(text string) bool {
+func (l *logs) contains(text string) bool { return l.count(text) > 0 }
+
+func (l *logs) count(text string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return strings.Contains(l.text.String(), text)
+	return strings.Count(l.text.String(), text)
 }
 
 // An operator recreates a queue, and its dead letter queue, with other arguments while the service runs. Its consumer
@@ -86,6 +88,40 @@ func TestOperator_RecreatesAQueueWithOtherArguments(t *testing.T) {
 			require.NoError(t, late.Apply(t.Context(), late.Plan("orders")), "as planned")
 		})
 	}
+}
+
+// An operator recreates a queue with a low delivery limit. RabbitMQ 3 does not notify its consumer, which finds out
+// when its connection is lost: the next loss but one would be the end of the messages, so they are published again.
+func TestOperator_RecreatesAQueueWithALowLimit(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	proxy := services.NewProxy(t, url)
+	b := openBroker(t, proxy.URL(t, url), naming(brokers.Laravel()), params("grid", "false", "prefetch", "10"))
+	gate := make(chan struct{})
+	s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error { <-gate; return nil })
+	p, limit := dialPlain(t, url), amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(2)}
+	await.True(t, func() bool { // the consumer may declare its queues first
+		_, err := p.ch.QueueDelete("orders", false, false, false)
+		require.NoError(t, err)
+		if _, err = p.ch.QueueDeclare("orders", true, false, false, false, limit); err != nil {
+			p = dialPlain(t, url)
+		}
+		return err == nil
+	})
+	for _, id := range []string{"1", "2"} {
+		p.send("", "orders", amqp.Publishing{MessageId: id})
+	}
+	first := s.nextWithin(2 * patience) // the other one is prefetched
+	require.NoError(t, proxy.Cut())
+	await.True(t, func() bool { return p.consumers("orders") == 0 })
+	require.NoError(t, proxy.Heal())
+	await.True(t, func() bool { return p.consumers("orders") == 1 })
+	close(gate)
+	next := s.next()
+	for next.message.UUID == first.message.UUID { // its ack was lost with the connection
+		next = s.next()
+	}
+	require.Zero(t, next.origin.DeliveryCount, "RabbitMQ counts from the beginning again")
 }
 
 // A script recreates a consumer's retry queue as a plain one, which does not lead back from a retry, alone or together
