@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,6 +39,9 @@ type stream struct {
 	idleSince time.Time // when deliveries stopped
 	starving  bool      // the queue had messages and the handlers had none
 	compared  int       // times a wait queue that has not been seen was looked for
+
+	other string // the last routing key that was compared with the topic, until one met
+	mixed bool   // one has met
 
 	first  <-chan amqp.Delivery
 	others chan amqp.Delivery // of the consumers added by Widen
@@ -194,6 +198,9 @@ func (s *stream) delivery(d *amqp.Delivery) driver.Delivery {
 		found.Earlier = max(1, found.Earlier)
 	}
 	found.NearLimit = origin.DeliveryCount >= s.nearLimit
+	if found.FromTopic && d.Exchange == s.queue.Names.Exchange && d.RoutingKey != s.queue.Topic {
+		s.compareTopic(d.RoutingKey)
+	}
 	// One that an operator sends back has other headers as well.
 	if _, raw := d.Headers[keyUndecoded]; raw && len(d.Headers) == 1 {
 		found.Malformed = "the headers cannot be decoded: AMQP clients allow 32 tables in one another and 8,192 entries; " +
@@ -208,6 +215,25 @@ func (s *stream) fromTopic(d *amqp.Delivery) bool {
 	design := s.transport.design
 	ours := design.transport != transportReject && design.declare == declareAll
 	return d.Exchange != "" && d.Exchange != pluginExchange(s.queue.Names) && (ours || !waited(d.Headers))
+}
+
+// compareTopic warns, once, if the queue is also that of a consumer of another topic: orders.eu.mail is that of group
+// eu.mail on topic orders, and of group mail on topic orders.eu. AMQP shows neither the bindings of a queue nor its
+// other consumers; only a message of that topic does.
+func (s *stream) compareTopic(other string) {
+	const group = "\x01"
+	naming, queue := &s.transport.design.naming, s.queue.Names.Queue
+	if s.mixed || s.other == other || naming.Patterns {
+		return
+	}
+	before, after, _ := strings.Cut(naming.For(other, group).Queue, group)
+	its := strings.TrimSuffix(strings.TrimPrefix(queue, before), after)
+	s.other, s.mixed = other, naming.For(other, its).Queue == queue || naming.For(other, "").Queue == queue
+	if s.mixed {
+		s.transport.logger.Warn("rabbitmq: the names of consumers of two topics meet, and each gets a part of the other's "+
+			"messages: rename the group of one, and delete its binding to this queue",
+			"queue", queue, "topic", s.queue.Topic, "other_topic", other)
+	}
 }
 
 // Renew implements driver.Renewer.
