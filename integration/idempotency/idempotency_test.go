@@ -170,16 +170,17 @@ func TestInTx_OutlivesARenewal(t *testing.T) {
 // done. On PostgreSQL it deleted the row nevertheless, and a duplicate ran again.
 func TestPurge_KeepsWhatIsMarkedMeanwhile(t *testing.T) {
 	t.Parallel()
-	const processes = `SELECT count(*) FROM information_schema.processlist
-		WHERE db = DATABASE() AND info LIKE 'DELETE FROM redrive_processed%'`
 	for name, c := range map[string]struct {
 		url    func(t *testing.T) string
 		purges string
 	}{
 		"PostgreSQL": {postgres, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND " +
 			"wait_event_type = 'Lock'"},
-		"MariaDB": {mariaDB, processes},
-		"MySQL":   {mySQL, processes},
+		"MariaDB": {mariaDB, "SELECT count(*) FROM information_schema.processlist WHERE db = database() AND " +
+			"info LIKE 'DELETE FROM redrive_processed%'"},
+		// Its processlist is an error while another test's statement has bytes that are not text.
+		"MySQL": {mySQL, "SELECT count(*) FROM performance_schema.threads WHERE processlist_db = database() AND " +
+			"processlist_state = 'updating'"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
