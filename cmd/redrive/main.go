@@ -11,7 +11,7 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -133,7 +133,7 @@ func errorText(err error) string {
 	}
 	text := printable(unprefixed(err), true)
 	if server, ok := errors.AsType[*client.UnreachableError](err); ok {
-		if _, untrusted := errors.AsType[*tls.CertificateVerificationError](server); untrusted {
+		if _, untrusted := errors.AsType[x509.UnknownAuthorityError](server); untrusted {
 			text += ": name the file of its authority as ca of a profile"
 		}
 	}

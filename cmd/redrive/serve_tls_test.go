@@ -73,7 +73,8 @@ server: {address: %q, tls: {certificate: server.pem, key: server.key}}
 	require.Equal(t, http.StatusBadRequest, status)
 
 	require.NoError(t, os.WriteFile("profiles.yaml",
-		fmt.Appendf(nil, "profiles:\n  prod: {server: %q, ca: server.pem}\n  without-ca: {server: %[1]q}\n", url),
+		fmt.Appendf(nil, "profiles:\n  prod: {server: %q, ca: server.pem}\n  without-ca: {server: %[1]q}\n"+
+			"  other-name: {server: %q, ca: server.pem}\n", url, strings.Replace(url, "127.0.0.1", "localhost", 1)),
 		0o600))
 	t.Setenv("REDRIVE_PROFILES", "profiles.yaml")
 	code, out, faults := command(t, "dlq", "groups", "--profile", "prod")
@@ -83,6 +84,10 @@ server: {address: %q, tls: {certificate: server.pem, key: server.key}}
 	require.NotZero(t, code)
 	require.Contains(t, faults, "certificate")
 	require.Contains(t, faults, "as ca of a profile")
+	code, _, faults = command(t, "dlq", "groups", "--profile", "other-name")
+	require.NotZero(t, code)
+	require.Contains(t, faults, "not localhost")
+	require.NotContains(t, faults, "as ca of a profile", "its authority is known")
 }
 
 // A certificate that cannot be read ends the start, before anything runs.
