@@ -152,6 +152,11 @@ func TestRouter_Readers(t *testing.T) {
 	_, err = readers(envelope.Collected{Broker: "north"})
 	require.ErrorContains(t, err, "not configured")
 	require.ErrorIs(t, err, redrive.ErrUnreachable, "a redrive would fail, and a preview warns")
+	origin = envelope.Origin{Broker: "mem"}
+	_, err = readers(envelope.Collected{Broker: "east"})
+	require.ErrorIs(t, err, redrive.ErrUnreachable)
+	require.ErrorContains(t, err, "the origin of the message is unknown")
+	require.NotContains(t, err.Error(), "a broker is not reachable")
 }
 
 // Where a foreign consumer cannot be reached alone, a preview warns that every group gets the messages.

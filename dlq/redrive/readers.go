@@ -19,13 +19,13 @@ import (
 // and runs find it by a type assertion.
 type ReaderCounter interface {
 	// Readers returns how many consumers now read the destination of a redrive to origin. It fails if that is not known,
-	// with [ErrUnreachable] because the broker is down or not configured. The context is that of the message; see
-	// driver.CollectedFrom. Calls may be concurrent.
+	// with [ErrUnreachable] if a redrive would fail, such as when the broker is down or not configured. The context is
+	// that of the message; see driver.CollectedFrom. Calls may be concurrent.
 	Readers(ctx context.Context, origin envelope.Origin) (int, error)
 }
 
-// ErrUnreachable is the error of a [ReaderCounter] whose broker is down or not configured. Previews and runs show it.
-var ErrUnreachable = errors.New("a broker is not reachable: a redrive through it would fail")
+// ErrUnreachable is the error of a [ReaderCounter] if a redrive would fail. Previews and runs show it with its reason.
+var ErrUnreachable = errors.New("a redrive would fail")
 
 // TopicRedriver is a [dlq.Redriver] that cannot reach every consumer alone. It is optional, as ReaderCounter is.
 type TopicRedriver interface {

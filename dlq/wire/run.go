@@ -222,12 +222,12 @@ type RunDestination struct {
 	RedriveTo string `json:"redrive_to,omitempty"`
 	Readers   int    `json:"readers" doc:"How many consumers read it now; -1 if unknown."`
 
-	Unreachable string `json:"unreachable,omitempty" doc:"Why a redrive to it would fail now, if its broker is known to be down."`
+	Unreachable string `json:"unreachable,omitempty" doc:"Why a redrive to it would fail now, if that is known."`
 
 	EveryGroup bool `json:"every_group,omitempty" doc:"It is the topic: every group that reads it gets the messages."`
 }
 
-// Warning reports that the broker is down, and that every group gets the messages or that no consumer reads the
+// Warning reports that a redrive would fail, and that every group gets the messages or that no consumer reads the
 // destination. It is empty if one does, or if that is not known.
 func (d *RunDestination) Warning() string {
 	var warnings []string
