@@ -26,7 +26,7 @@ func Write(w http.ResponseWriter, r *http.Request, status int, detail string) {
 	_ = json.NewEncoder(w).Encode(wire.Problem{Title: http.StatusText(status), Status: status, Detail: detail})
 }
 
-// ForPerson reports whether a browser shows the response: programs, and the scripts of pages, do not ask for HTML.
+// ForPerson reports whether a browser shows the response. Programs do not ask for HTML; htmx does, and shows no errors.
 func ForPerson(r *http.Request) bool { return strings.Contains(r.Header.Get("Accept"), "text/html") }
 
 var page = template.Must(template.New("page").Parse(`<!doctype html>
