@@ -98,7 +98,7 @@ func (h *Handler) operations() operations.Config {
 		Limits: c.Limits, Logger: c.Logger, Interval: cmp.Or(c.interval, refreshInterval),
 		Visible: h.visible, Refused: h.trail.refused, Read: h.trail.read, AuditReads: c.AuditReads,
 		ShowFaults: c.ShowFaults,
-		// SQLite has 4 readers. A page in a browser searches twice, and people have several open.
+		// SQLite has 4 readers, and people have several pages open.
 		Searches: callers.NewSlots("searches in texts", 3, 2, 0, slotWait),
 	}
 	if c.Login != nil {
