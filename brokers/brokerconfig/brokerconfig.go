@@ -105,12 +105,14 @@ func readDuration(into *time.Duration, data []byte) error {
 // checkDurations finds the value that readDuration rejected, which goccy/go-yaml 1.19 reports without its line.
 func checkDurations(body ast.Node, err error) error {
 	var fault error
-	for _, kind := range []ast.NodeType{ast.StringType, ast.IntegerType, ast.FloatType} {
+	for _, kind := range []ast.NodeType{ast.StringType, ast.BoolType, ast.IntegerType, ast.FloatType} {
 		for _, n := range ast.Filter(kind, body) {
-			value := n.GetToken().Value
-			unit := ": write its unit"
-			if text, ok := n.(*ast.StringNode); ok {
-				value, unit = text.Value, "" // with its references replaced
+			value, unit := n.GetToken().Value, ": write its unit"
+			switch n := n.(type) {
+			case *ast.StringNode:
+				value, unit = n.Value, "" // with its references replaced
+			case *ast.BoolNode:
+				unit = ""
 			}
 			if _, refused := duration.Parse(value); refused != nil && refused.Error() == err.Error() {
 				fault = fmt.Errorf("line %d: %q is not a duration such as 250ms, 30s or 1h30m%s", n.GetToken().Position.Line,

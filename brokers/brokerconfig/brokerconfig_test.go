@@ -86,6 +86,7 @@ func TestParse_NamesTheLineOfAFault(t *testing.T) {
 		"too large":        {"password: hush\nconcurrency: 99999999999999999999\n", "line 2: concurrency: not a whole"},
 		"truth":            {"password: hush\nrefuse_unrouted: yes please\n", "line 2: refuse_unrouted: not true or false"},
 		"text":             {"password: hush\nname: [a]\n", "line 2: name: not a text"},
+		"truth for time":   {"password: hush\ndrain_timeout: \"true\"\n", `line 2: "true" is not a duration such as 250ms`},
 		"bare duration":    {"password: hush\ndrain_timeout: 20\n", "line 2: "},
 		"bare delay": {
 			"password: hush\ndelays: [10s, 20]\n",

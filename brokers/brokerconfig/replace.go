@@ -20,9 +20,9 @@ func (r *replacer) Visit(node ast.Node) ast.Visitor {
 		n.Value = verbatim(n.Value)
 		ast.Walk(r, n.Value) // keys are not values
 		if text, ok := n.Value.(*ast.StringNode); ok && (text.Value == "true" || text.Value == "false") {
-			at := *text.GetToken()
+			at := text.GetToken() // itself: the library knows the text of no other
 			at.Value = text.Value
-			n.Value = ast.Bool(&at) // a target that is a text takes it, too
+			n.Value = ast.Bool(at) // a target that is a text takes it, too
 		}
 		return nil
 	case *ast.StringNode:

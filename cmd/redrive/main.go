@@ -62,7 +62,7 @@ func runContext(ctx context.Context, args []string, stdin io.Reader, stdout, std
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteContextC(ctx)
-	if _, coded := errors.AsType[*codedError](err); !coded && isCobraUsage(err) {
+	if _, coded := errors.AsType[*codedError](err); err != nil && !coded && cobraUsage.MatchString(err.Error()) {
 		err = usagef("%v: %s", err, cmd.UseLine())
 	}
 	err = errors.Join(err, a.close())
@@ -119,10 +119,8 @@ func exitCode(ctx context.Context, err error) int {
 	}
 }
 
-// isCobraUsage recognises the faults in arguments and in sets of flags that cobra reports as plain text; see flagError
-// for those of one flag.
-func isCobraUsage(err error) bool { return err != nil && cobraUsage.MatchString(err.Error()) }
-
+// cobraUsage are the faults in arguments and in sets of flags that cobra reports as plain text; see flagError for those
+// of one flag.
 var cobraUsage = regexp.MustCompile(
 	"^(unknown command|accepts |requires at least|if any flags in the group|at least one of the flags)")
 
