@@ -65,8 +65,26 @@ func TestOrder_BlockedKeyContinuesWithoutBlocking(t *testing.T) {
 	receiveID(t, messages, "b1").Ack()
 	require.NoError(t, b.Close())
 
-	messages = subscribe(t, open(t, c, "order=key"), topic)
+	b = open(t, c, "order=key", "commit-interval=20ms")
+	messages = subscribe(t, b, topic)
 	receiveID(t, messages, "a2").Ack()
+	require.NoError(t, b.Close())
+
+	// The same without a message behind the dead letter: the next one used to be parked although nothing blocks its key.
+	topic = name("orders")
+	b = open(t, c, "order=key", "order-dead=block", "commit-interval=20ms")
+	messages = subscribe(t, b, topic)
+	require.NoError(t, b.Publisher().Publish(topic, keyed("a1", "a")))
+	die(t, b, receiveID(t, messages, "a1"))
+	require.NoError(t, b.Close())
+
+	b = open(t, c, "order=key")
+	require.NoError(t, b.Publisher().Publish(topic, keyed("a2", "a")))
+	receiveID(t, subscribe(t, b, topic), "a2").Ack()
+	ends, err := administer(t, c).ListEndOffsets(t.Context(), topic+".billing_retry.parked")
+	require.NoError(t, err)
+	end, _ := ends.Lookup(topic+".billing_retry.parked", 0)
+	require.EqualValues(t, 1, end.Offset, "only the record of the dead letter")
 }
 
 // If a dead letter is discarded instead of redriven, its key is released manually. By default a dead letter does not

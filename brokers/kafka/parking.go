@@ -126,6 +126,7 @@ func (o *keyOrder) account(r *kgo.Record) {
 		state.parked = append(state.parked, m)
 	default:
 		o.tracker.settle(r.Offset)
+		o.keep(string(r.Key), state)
 	}
 }
 
