@@ -74,24 +74,25 @@ func (s *subscription) begin(ctx context.Context,
 		s.renewLater(errMadeAgain)
 		return nil, errMadeAgain
 	}
-	ends, err := s.newestEnds(ctx, id, positions)
+	wanted := s.withoutPosition(id, positions)
+	starts, err := s.b.topics.offsets(ctx, wanted)
 	if err != nil {
-		return nil, fmt.Errorf("where topic %s ends: %w", s.q.Topic, err)
+		return nil, fmt.Errorf("where topic %s begins and ends: %w", s.q.Topic, err)
 	}
-	delayed := s.delayedEnds(ctx, ends)
+	maps.DeleteFunc(wanted, func(_ topicPartition, which int64) bool { return which == offsetOldest })
+	delayed := s.delayedEnds(ctx, wanted)
 	for _, part := range added {
 		at := positions[part].in(id)
-		switch end, ok := ends[part]; {
-		case ok:
-			at = position{offset: end, fresh: true} // otherwise a member that dies now would begin at a newer one
-			offsets[s.q.Topic][part.partition] = kgo.NewOffset().At(end)
-		case at.offset < 0:
+		if at.offset < 0 {
 			if positions[part].offset >= 0 {
 				s.log.Warn("the topic was deleted and recreated: the group's position belongs to the old one, and all records "+
 					"are handled", "partition", part.partition)
 			}
-			at = position{offset: 0, fresh: true} // a later member with offset=newest would begin at the newest record
 			offsets[s.q.Topic][part.partition] = kgo.NewOffset().AtStart()
+		}
+		if start, ok := starts[part]; ok {
+			at = position{offset: start, fresh: true} // a later member with offset=newest would begin at a newer one
+			offsets[s.q.Topic][part.partition] = kgo.NewOffset().At(start)
 		}
 		s.mu.Lock()
 		p := s.owned[part.partition]
@@ -104,21 +105,19 @@ func (s *subscription) begin(ctx context.Context,
 	return offsets, nil
 }
 
-// newestEnds returns where the partitions end that begin at the newest record.
-func (s *subscription) newestEnds(ctx context.Context, id topicID, positions map[topicPartition]position,
-) (map[topicPartition]int64, error) {
+// withoutPosition returns for the partitions without a position whether they begin at the oldest or the newest record.
+func (s *subscription) withoutPosition(id topicID, positions map[topicPartition]position) map[topicPartition]int64 {
 	s.mu.Lock()
-	first := s.first
-	s.mu.Unlock()
-	newest := map[topicPartition]int64{}
-	if s.q.Params.String("offset") == "newest" && !id.differs(first.id) {
-		for part, at := range positions {
-			if part.partition < first.partitions && at.offset < 0 {
-				newest[part] = offsetNewest
-			}
+	defer s.mu.Unlock()
+	newest, found := s.q.Params.String("offset") == "newest" && !id.differs(s.first.id), map[topicPartition]int64{}
+	for part, at := range positions {
+		if newest && part.partition < s.first.partitions && at.offset < 0 {
+			found[part] = offsetNewest
+		} else if at.in(id).offset < 0 {
+			found[part] = offsetOldest
 		}
 	}
-	return s.b.topics.offsets(ctx, newest)
+	return found
 }
 
 // delayedEnds returns where the topics for first deliveries end, in the partitions that begin at the newest record. It

@@ -136,6 +136,44 @@ func TestOffset_OutOfRangeResumesAtTheOldest(t *testing.T) {
 	require.Contains(t, log.String(), "gone=3")
 }
 
+// A group that begins at the oldest record stores where that is: the offset 0 would be a lag of all records that the
+// topic ever had, and would hide that others were removed before they were handled.
+func TestOffset_OldestIsWhereTheTopicBegins(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	admin := administer(t, c)
+	for begin := range int64(2) {
+		topic, log := name("orders"), &logbuffer.Buffer{}
+		publish := func(b *kafka.Broker, n int64) {
+			for range n {
+				require.NoError(t, b.Publisher().Publish(topic, newMessage("", "")))
+			}
+		}
+		remove := func(before int64) {
+			_, err := admin.DeleteRecords(t.Context(), kadm.Offsets{topic: {0: {Topic: topic, Partition: 0, At: before}}})
+			require.NoError(t, err)
+		}
+		b := open(t, c)
+		publish(b, begin)
+		if begin > 0 {
+			remove(begin)
+		}
+		subscribe(t, b, topic)
+		require.NoError(t, b.Joined(t.Context()))
+		require.NoError(t, b.Close())
+		positions, err := admin.FetchOffsets(t.Context(), "billing")
+		require.NoError(t, err)
+		at, _ := positions.Lookup(topic, 0)
+		require.Equal(t, begin, at.At)
+
+		b = openLogging(t, c, log)
+		publish(b, 3)
+		remove(begin + 2)
+		receive(t, subscribe(t, b, topic)).Ack()
+		require.Contains(t, log.String(), "gone=2")
+	}
+}
+
 // If an operator deletes a topic, its retry topic or its dead letter topic while consumers run, Ping reports it, and
 // the topic is recreated at the next use.
 func TestTopics_DeletedWhileRunning(t *testing.T) {

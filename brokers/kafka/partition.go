@@ -252,7 +252,7 @@ func (p *partition) read(main *tracker) {
 func (p *partition) startedOver(main *tracker, f kgo.FetchPartition) bool {
 	next, first := main.expects(), f.Records[0].Offset
 	switch {
-	case next <= 0: // from the oldest on
+	case next < 0: // it is not known
 	case first < next:
 		p.sub.log.Warn("the partition has lost its end or starts over: its records are handled from an earlier one on",
 			"partition", p.id, "offset", next, "earlier", first)
