@@ -293,9 +293,13 @@ func TestRetry_SettledBehindADeletedOneIsNotRepeated(t *testing.T) {
 	topic := name("orders")
 	b := open(t, c, "commit-interval=20ms", "concurrency=8", "drain=50ms")
 	messages := subscribe(t, b, topic)
+	var first []*message.Message
 	for _, id := range []string{"1", "2", "3"} {
 		require.NoError(t, b.Publisher().Publish(topic, newMessage(id, "")))
-		retryIn(t, b, receiveID(t, messages, id), 0)
+		first = append(first, receiveID(t, messages, id))
+	}
+	for _, m := range first {
+		retryIn(t, b, m, 0)
 	}
 	for range 3 {
 		if m := receive(t, messages); m.UUID != "1" {
