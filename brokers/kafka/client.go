@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"regexp"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -18,9 +17,8 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/internal/kafkaurl"
 )
-
-var unfitForClientID = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
 
 // clientOptions are common to all clients: addresses, encryption, credentials, and timeouts.
 func clientOptions(cfg brokers.Config, seeds []string, user *url.Userinfo) ([]kgo.Opt, error) {
@@ -32,7 +30,7 @@ func clientOptions(cfg brokers.Config, seeds []string, user *url.Userinfo) ([]kg
 	}
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(seeds...),
-		kgo.ClientID(unfitForClientID.ReplaceAllString(cfg.Name, "-")),
+		kgo.ClientID(kafkaurl.ClientID(cfg.Name)),
 		kgo.DialTimeout(dialTimeout),
 		kgo.DisableClientMetrics(),
 		kgo.MetadataMinAge(metadataPause), // a topic that was just created needs another look

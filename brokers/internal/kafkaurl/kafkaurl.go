@@ -1,4 +1,4 @@
-// Package kafkaurl parses the URLs of the drivers for Kafka, kafka:// and watermill+kafka://.
+// Package kafkaurl parses the URLs of the drivers for Kafka, kafka:// and watermill+kafka://, and names their clients.
 package kafkaurl
 
 import (
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"regexp"
 	"strings"
 )
 
@@ -29,4 +30,9 @@ func Parse(raw string) (seeds []string, user *url.Userinfo, err error) {
 		seeds = append(seeds, host)
 	}
 	return seeds, u.User, nil
+}
+
+// ClientID replaces what not every version of Kafka accepts.
+func ClientID(name string) string {
+	return regexp.MustCompile(`[^a-zA-Z0-9._-]+`).ReplaceAllString(name, "-")
 }

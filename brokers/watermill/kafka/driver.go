@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"regexp"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -135,14 +134,11 @@ func (c *client) configure() error {
 	return c.base().Validate()
 }
 
-// unfitForClientID is what not every version of Kafka accepts.
-var unfitForClientID = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
-
 // sarama is the configuration of every component.
 func (c *client) sarama(user *url.Userinfo) *sarama.Config {
 	p := c.cfg.Broker.Params
 	s := wkafka.DefaultSaramaSyncPublisherConfig()
-	s.ClientID = unfitForClientID.ReplaceAllString(c.cfg.Broker.Name, "-")
+	s.ClientID = kafkaurl.ClientID(c.cfg.Broker.Name)
 	s.Net.TLS.Enable = p.Bool("tls")
 	s.Net.DialTimeout = 10 * time.Second
 	if user != nil {
