@@ -257,16 +257,16 @@ func (m *management) lastPolicy(ctx context.Context, queue string) (policy queue
 		defer cancel()
 		if policy, err = m.policy(asking, queue); err == nil {
 			m.seen.Store(queue, policy)
+			return policy, nil
 		}
-		if err == nil || ctx.Err() != nil {
-			return policy, err
-		}
-		m.silent.Store(time.Now().UnixNano())
 		err = fmt.Errorf("rabbitmq: look at the policies of queue %q: %w", queue, err)
-		m.warning.Do(func() {
-			m.logger.Warn("rabbitmq: consumers start without knowing the delivery limits and times to live that policies set",
-				"error", err)
-		})
+		if ctx.Err() == nil {
+			m.silent.Store(time.Now().UnixNano())
+			m.warning.Do(func() {
+				m.logger.Warn("rabbitmq: consumers start without knowing the delivery limits and times to live that policies set",
+					"error", err)
+			})
+		}
 	}
 	seen, _ := m.seen.Load(queue)
 	policy, _ = seen.(queuePolicy)

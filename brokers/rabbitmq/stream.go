@@ -25,7 +25,7 @@ import (
 type stream struct {
 	transport *transport
 	queue     driver.Queue
-	nearLimit int // see design.nearLimit
+	nearLimit int // see transport.nearLimit
 	conn      *amqp.Connection
 	ch        *amqp.Channel
 	acks      *acker
