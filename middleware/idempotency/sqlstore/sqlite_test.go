@@ -255,7 +255,7 @@ func TestComplete_WaitsForOtherWriters(t *testing.T) {
 func TestInTx_WaitsForOtherWriters(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "processed.db")
 	synctest.Test(t, func(t *testing.T) {
-		db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate")
+		db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=journal_mode(wal)")
 		require.NoError(t, err)
 		defer func() { require.NoError(t, db.Close()) }()
 		s, err := sqlstore.New(t.Context(), db, sqlstore.SQLite)
@@ -272,5 +272,7 @@ func TestInTx_WaitsForOtherWriters(t *testing.T) {
 			return nil, s.InTx(m.Context(), func(*sql.Tx) error { return nil })
 		})(message.NewMessage("1", nil))
 		require.NoError(t, err)
+		time.Sleep(time.Second) // virtual: a renewal that was waiting for the writer ends
+		synctest.Wait()
 	})
 }
