@@ -322,8 +322,8 @@ func (s *session) repeat(settled []driver.Settlement, hands []*delivery) {
 			s.ended.Store(true)
 		}
 		faults := s.try(settled)
-		if n == 1 && faults != nil {
-			s.sub.b.warn("acks could not be stored, trying again", faults[0], "topic", s.sub.q.Topic, "messages", len(hands))
+		if first := cmp.Or(faults...); n == 1 && first != nil { // that of the first settlement may be nil
+			s.sub.b.warn("acks could not be stored, trying again", first, "topic", s.sub.q.Topic, "messages", len(hands))
 		}
 		hands, settled = s.unfinished(settled, hands, faults)
 	}

@@ -305,3 +305,41 @@ func TestEvent_ToAMissingBusIsAnError(t *testing.T) {
 		require.ErrorIs(t, p.Publisher().Publish("order.paid", message.NewMessage("1", nil)), brokers.ErrUnroutable)
 	})
 }
+
+// When acks that could not be stored are tried again, the first may be stored and another not. That ended the process.
+func TestSession_StoresOneOfTwoAcks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := rabbit()
+		cfg.Traits.SettleBatch, cfg.Traits.SettleLinger = 10, 10*time.Millisecond
+		s := drivertest.NewServer(cfg)
+		tries, second := map[any]int{}, 0
+		s.With(func(h *drivertest.Hooks) {
+			h.Settle = func(one driver.Settlement) error {
+				tries[one.Delivery.Token]++
+				if tries[one.Delivery.Token] == 2 {
+					second++
+				}
+				if tries[one.Delivery.Token] == 1 || tries[one.Delivery.Token] == 2 && second%2 == 1 {
+					return errors.New("locked")
+				}
+				return nil
+			}
+		})
+		p := open(t, s, concurrency(9), param("prefetch", "20"))
+		release := make(chan struct{})
+		d := p.consume(func(m *message.Message) {
+			<-release
+			m.Ack()
+		})
+		for i := range 9 {
+			p.publish(strconv.Itoa(i))
+		}
+		synctest.Wait()
+		close(release)
+		time.Sleep(time.Minute) // virtual
+		synctest.Wait()
+		require.Equal(t, 9, d.total())
+		require.Empty(t, s.Messages("orders", "billing"))
+		require.Contains(t, p.log.String(), "error=locked")
+	})
+}
