@@ -97,7 +97,10 @@ func TestRefusals_PagesForPeople(t *testing.T) {
 		"of another site":      {known, []string{"Sec-Fetch-Site", "cross-site"}, "do=discard", http.StatusForbidden, "server.origins"},
 		"a session that ended": {known, nil, "do=discard", http.StatusUnauthorized, "Log in to see this"},
 		"no role":              {known, as("metrics"), "do=discard", http.StatusForbidden, "this needs the role viewer"},
-		"too large":            {known, as("operator"), "payload=" + strings.Repeat("x", 5<<20), http.StatusRequestEntityTooLarge, "Send less at once"},
+		"too large": {
+			known, as("operator"), "payload=" + strings.Repeat("x", 5<<20), http.StatusRequestEntityTooLarge,
+			"Send less at once",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t, c.change)
