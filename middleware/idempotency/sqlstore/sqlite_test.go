@@ -223,16 +223,7 @@ func TestCompleteTx_CommitWithoutAnAnswer(t *testing.T) {
 func TestComplete_WaitsForOtherWriters(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "processed.db")
 	synctest.Test(t, func(t *testing.T) {
-		db, err := sql.Open("sqlite", path)
-		require.NoError(t, err)
-		defer func() { require.NoError(t, db.Close()) }()
-		s, err := sqlstore.New(t.Context(), db, sqlstore.SQLite)
-		require.NoError(t, err)
-		g, err := idempotency.New(idempotency.Config{Store: s, Consumer: "billing"})
-		require.NoError(t, err)
-		writer, err := db.Conn(t.Context())
-		require.NoError(t, err)
-		defer func() { require.NoError(t, writer.Close()) }()
+		_, g, writer := besideAWriter(t, path)
 		runs := 0
 		h := g.Middleware(func(*message.Message) ([]*message.Message, error) {
 			if runs++; runs == 1 {
@@ -243,11 +234,27 @@ func TestComplete_WaitsForOtherWriters(t *testing.T) {
 			return nil, nil
 		})
 		for range 2 {
-			_, err = h(message.NewMessage("1", nil))
+			_, err := h(message.NewMessage("1", nil))
 			require.NoError(t, err)
 		}
 		require.Equal(t, 1, runs)
 	})
+}
+
+// besideAWriter opens a store, a guard, and a connection for another writer of the file.
+func besideAWriter(t *testing.T, source string) (*sqlstore.Store, *idempotency.Guard, *sql.Conn) {
+	t.Helper()
+	db, err := sql.Open("sqlite", source)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	s, err := sqlstore.New(t.Context(), db, sqlstore.SQLite)
+	require.NoError(t, err)
+	g, err := idempotency.New(idempotency.Config{Store: s, Consumer: "billing"})
+	require.NoError(t, err)
+	writer, err := db.Conn(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, writer.Close()) })
+	return s, g, writer
 }
 
 // While another process wrote for longer than busy_timeout, the attempts of a handler failed before it had done
@@ -255,17 +262,8 @@ func TestComplete_WaitsForOtherWriters(t *testing.T) {
 func TestInTx_WaitsForOtherWriters(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "processed.db")
 	synctest.Test(t, func(t *testing.T) {
-		db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=journal_mode(wal)")
-		require.NoError(t, err)
-		defer func() { require.NoError(t, db.Close()) }()
-		s, err := sqlstore.New(t.Context(), db, sqlstore.SQLite)
-		require.NoError(t, err)
-		g, err := idempotency.New(idempotency.Config{Store: s, Consumer: "billing"})
-		require.NoError(t, err)
-		writer, err := db.Conn(t.Context())
-		require.NoError(t, err)
-		defer func() { require.NoError(t, writer.Close()) }()
-		_, err = g.Middleware(func(m *message.Message) ([]*message.Message, error) {
+		s, g, writer := besideAWriter(t, "file:"+path+"?_txlock=immediate&_pragma=journal_mode(wal)")
+		_, err := g.Middleware(func(m *message.Message) ([]*message.Message, error) {
 			_, err := writer.ExecContext(t.Context(), "BEGIN IMMEDIATE")
 			require.NoError(t, err)
 			time.AfterFunc(30*time.Second, func() { _, _ = writer.ExecContext(t.Context(), "ROLLBACK") })
