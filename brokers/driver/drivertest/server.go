@@ -77,7 +77,7 @@ type Server struct {
 	calls    map[string]int
 }
 
-// Hooks decide about calls. A nil hook lets all of them succeed. They are called without a lock held.
+// Hooks decide about calls. A nil hook lets all of them succeed. Several are called at a time, without a lock held.
 type Hooks struct {
 	Publish func(o *driver.Outgoing) Verdict
 	Receive func(q driver.Queue) error

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -312,9 +313,12 @@ func TestSession_StoresOneOfTwoAcks(t *testing.T) {
 		cfg := rabbit()
 		cfg.Traits.SettleBatch, cfg.Traits.SettleLinger = 10, 10*time.Millisecond
 		s := drivertest.NewServer(cfg)
+		var mu sync.Mutex // a batch is settled while another is repeated
 		tries, second := map[any]int{}, 0
 		s.With(func(h *drivertest.Hooks) {
 			h.Settle = func(one driver.Settlement) error {
+				mu.Lock()
+				defer mu.Unlock()
 				tries[one.Delivery.Token]++
 				if tries[one.Delivery.Token] == 2 {
 					second++
