@@ -32,13 +32,13 @@ type position struct {
 	topic  string // tag of the topic to which the offset belongs, as stored
 }
 
-// tagMark separates the note from the topic's tag. It occurs in neither.
+// tagMark separates the note from the topic's tag. It occurs in neither, and without it the metadata is not ours.
 const tagMark = "@"
 
 // stored parses the stored position of a partition.
 func stored(offset int64, epoch int32, note *string) position {
 	at := position{offset: offset, epoch: epoch}
-	if note != nil {
+	if note != nil && strings.Contains(*note, tagMark) {
 		at.note, at.topic, _ = strings.Cut(*note, tagMark)
 	}
 	return at
@@ -65,9 +65,7 @@ func (c *committer) metadata(at position, id topicID) *string {
 	if c.brief {
 		note = ""
 	}
-	if tag := id.tag(); tag != "" {
-		note += tagMark + tag
-	}
+	note += tagMark + id.tag()
 	return &note
 }
 

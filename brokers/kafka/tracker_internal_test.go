@@ -89,6 +89,14 @@ func TestUnpackNote_IgnoresForeignNotes(t *testing.T) {
 		require.Nil(t, waiting, note)
 		require.EqualValues(t, 5, end, note)
 	}
+	// "ACME" would be a note that all records up to offset 40 are settled.
+	foreign := "ACME"
+	at := stored(5, 0, &foreign).in(topicID{}) // Kafka before 2.8 has no ids of topics
+	require.False(t, newTracker(at, 10).known(&kgo.Record{Offset: 6}))
+
+	own := (&committer{}).metadata(position{offset: 5, note: foreign}, topicID{})
+	at = stored(5, 0, own).in(topicID{})
+	require.True(t, newTracker(at, 10).known(&kgo.Record{Offset: 6}))
 }
 
 // Records that are settled during a commit are included in the next one, even if that is the last.
