@@ -97,7 +97,23 @@ func TestChild_Bounded(t *testing.T) {
 	}
 }
 
-// Many callers share the processes; neither a caller that gives up nor the final shutdown delays others.
+// A caller that is gone takes no process: it would be killed, and the next caller would wait
+// for a new one. Which of two ready channels a select takes is random, so it is called many times.
+func TestChild_CallerGone(t *testing.T) {
+	t.Parallel()
+	child, err := payload.NewChild(filepath.Join(t.TempDir(), "missing"))
+	require.NoError(t, err)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 {
+		_, err = child.Evaluate(gone, ".", []byte(`{}`))
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, payload.ErrNotEvaluated, "it was started")
+	}
+	require.NoError(t, child.Close())
+}
+
+// Many callers share the processes, and the final shutdown waits for none that is free.
 func TestChild_Shared(t *testing.T) {
 	t.Parallel()
 	child := newChild(t)
@@ -113,12 +129,8 @@ func TestChild_Shared(t *testing.T) {
 		require.NoError(t, errs[n])
 		require.JSONEq(t, fmt.Sprintf(`{"x":%d}`, n), string(got[n]))
 	}
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err := child.Evaluate(gone, ".x = 1", []byte(`{}`))
-	require.ErrorIs(t, err, context.Canceled)
 	require.NoError(t, child.Close())
-	_, err = child.Evaluate(t.Context(), ".x = 1", []byte(`{}`))
+	_, err := child.Evaluate(t.Context(), ".x = 1", []byte(`{}`))
 	require.ErrorIs(t, err, driver.ErrClosed)
 	_, err = payload.NewChild()
 	require.ErrorIs(t, err, driver.ErrInvalid)
