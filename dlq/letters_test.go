@@ -593,7 +593,7 @@ func TestLetters_DatabaseFull(t *testing.T) {
 			l, _ := newLetters(t, store, t.TempDir())
 			for n := range letters {
 				d := death(n)
-				d.Message.Payload = bytes.Repeat([]byte{'x'}, 1<<20)
+				d.Message.Payload = bytes.Repeat([]byte{'x'}, 64<<10) // more than the free pages
 				require.NoError(t, l.DeadLetter(t.Context(), d))
 			}
 			require.NoError(t, store.Ping(t.Context()), "it answers")
