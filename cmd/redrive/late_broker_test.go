@@ -110,7 +110,7 @@ server: {address: %q}
 		kfake.SeedTopics(1, "orders"))
 	require.NoError(t, err)
 	t.Cleanup(cluster.Close)
-	service, err := brokers.Open(t.Context(), "kafka://"+address.String()+"?group=billing")
+	service, err := brokers.Open(t.Context(), "kafka://"+address.String()+"?group=billing&publish-timeout=1m")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, service.Close()) }()
 	require.NoError(t, service.Publisher().Publish("orders_dlq", message.NewMessage("dead", []byte("{}"))))
@@ -375,7 +375,11 @@ func TestUnreachable(t *testing.T) {
 	for url, want := range cases {
 		t.Run(url, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			patience := time.Minute // for a handshake, or for reading a file
+			if want {
+				patience = time.Second // a server that has not answered by then is unreachable, too
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			_, err := brokers.OpenConfig(ctx, brokers.Config{
 				URL: url, Name: "test", Group: "g", Logger: slog.New(slog.DiscardHandler),

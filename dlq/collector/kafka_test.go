@@ -26,7 +26,7 @@ func TestCollector_SpringOnKafka(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(cluster.Close)
 	broker, err := brokers.Open(t.Context(),
-		"kafka://"+strings.Join(cluster.ListenAddrs(), ",")+"?group=redrive-collector")
+		"kafka://"+strings.Join(cluster.ListenAddrs(), ",")+"?group=redrive-collector&publish-timeout=1m")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, broker.Close()) })
 	plain, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.ConsumeTopics("orders"),
