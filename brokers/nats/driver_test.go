@@ -39,7 +39,7 @@ func TestOpen_TriesTheServersAfterASilentOne(t *testing.T) {
 	}
 	one, first := listen()
 	two, second := listen()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
 	_, err := brokers.Open(ctx, "nats://"+one+","+two)
 	require.Error(t, err)
@@ -48,7 +48,7 @@ func TestOpen_TriesTheServersAfterASilentOne(t *testing.T) {
 		select {
 		case at := <-dialed:
 			require.True(t, at.Before(deadline))
-		case <-time.After(time.Second):
+		case <-time.After(time.Minute):
 			require.Fail(t, "a server was not tried")
 		}
 	}
