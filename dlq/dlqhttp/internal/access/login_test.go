@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
@@ -127,7 +128,7 @@ func TestLogin_SilentProvider(t *testing.T) {
 		for range 20 {
 			starts.Go(func() {
 				r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/login", nil)
-				require.ErrorContains(t, l.Start(httptest.NewRecorder(), r), "provider http://provider.example")
+				assert.ErrorContains(t, l.Start(httptest.NewRecorder(), r), "provider http://provider.example")
 			})
 		}
 		starts.Wait()
