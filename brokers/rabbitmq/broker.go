@@ -45,7 +45,7 @@ func (b *Broker) WritesTables() bool { return true }
 
 // Stats are gauges of the broker's open connections and channels, and a counter of failed acks.
 type Stats struct {
-	Connections int // at most 2, plus 1 for Depths once it is called
+	Connections int // at most 3
 	Channels    int // a fixed few for publishing, and one per subscription
 
 	// AcksFailed counts, since Open, messages that were handled and are redelivered because their channel ended before
@@ -57,7 +57,7 @@ type Stats struct {
 // Stats returns the number of open connections and channels, and of failed acks.
 func (b *Broker) Stats() Stats {
 	s := Stats{AcksFailed: b.AcksFailed()}
-	for _, l := range []*connection{b.transport.publishing, b.transport.consuming, b.transport.counting} {
+	for _, l := range []*connection{b.transport.publishing, b.transport.consuming, b.transport.asking} {
 		connections, channels := l.counts()
 		s.Connections += connections
 		s.Channels += channels

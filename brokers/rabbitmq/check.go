@@ -55,7 +55,7 @@ func (b *Broker) PlanDelayed(topics ...string) Plan {
 // Apply declares p. Declaring an object that exists as planned changes nothing; one that differs ends it with an
 // *ArgumentError. Nothing is ever deleted or changed.
 func (b *Broker) Apply(ctx context.Context, p Plan) error {
-	return declare(ctx, b.transport.publishing, p)
+	return declare(ctx, b.transport.asking, p)
 }
 
 // Finding is one difference between a plan and the broker.
@@ -89,7 +89,7 @@ func (b *Broker) ChecksBindings() bool { return b.transport.design.management !=
 func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, declareTimeout, fmt.Errorf("no answer within %s", declareTimeout))
 	defer cancel()
-	d := &declarer{link: b.transport.publishing}
+	d := &declarer{link: b.transport.asking}
 	defer d.close(ctx)
 
 	var findings []Finding

@@ -19,10 +19,10 @@ const maxWaitQueues = 2000
 
 // Depths implements brokers.DepthReporter.
 func (t *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
-	if err := t.counting.connectOnce(ctx); err != nil {
+	if err := t.asking.connectOnce(ctx); err != nil {
 		return nil, fmt.Errorf("rabbitmq: depths: %w", err)
 	}
-	d := &declarer{link: t.counting}
+	d := &declarer{link: t.asking}
 	defer d.close(ctx)
 	var found []brokers.Depth
 	for _, q := range t.waits.due(time.Now()) {
@@ -45,10 +45,10 @@ func (t *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
 
 // Readers implements driver.ReaderCounter.
 func (t *transport) Readers(ctx context.Context, to *driver.Destination) (int, error) {
-	if err := t.counting.connectOnce(ctx); err != nil {
+	if err := t.asking.connectOnce(ctx); err != nil {
 		return 0, err
 	}
-	d := &declarer{link: t.counting}
+	d := &declarer{link: t.asking}
 	defer d.close(ctx)
 	state, _, err := d.count(ctx, to.Names.Queue)
 	return state.Consumers, err
@@ -104,9 +104,6 @@ func (w *waitQueues) add(of brokers.Depth, queues ...Queue) {
 func (w *waitQueues) addLater(of brokers.Depth, queues ...Queue) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.known == nil {
-		w.known = map[string]*waitQueue{}
-	}
 	for _, q := range queues {
 		if w.known[q.Name] == nil && len(w.known) < maxWaitQueues {
 			w.known[q.Name] = &waitQueue{name: q.Name, of: of, later: true}

@@ -120,10 +120,10 @@ func nativeParams() []brokers.Param {
 // password, and checks what the transport needs.
 func (Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
 	d, err := newDesign(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("rabbitmq: open %s: %w", brokers.Redact(cfg.URL), err)
+	var b *Broker
+	if err == nil {
+		b, err = open(ctx, cfg, d)
 	}
-	b, err := open(ctx, cfg, d)
 	if err != nil {
 		return nil, fmt.Errorf("rabbitmq: open %s: %w", brokers.Redact(cfg.URL), err)
 	}

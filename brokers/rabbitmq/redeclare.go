@@ -41,7 +41,7 @@ func (t *transport) post(ctx context.Context, s *sender, batch []outgoing) []err
 	if len(todo) == 0 {
 		return faults
 	}
-	if err := declare(ctx, t.publishing, missing); err != nil {
+	if err := declare(ctx, t.asking, missing); err != nil {
 		for _, i := range todo {
 			faults[i] = fmt.Errorf("%w; and declaring it failed: %w", faults[i], err)
 		}
@@ -66,7 +66,7 @@ func (t *transport) mayDeclare(ctx context.Context, to *driver.Destination, exis
 	}
 	found, known := exists[to.Names.Queue]
 	if !known {
-		d := &declarer{link: t.publishing}
+		d := &declarer{link: t.asking}
 		found = d.do(ctx, Queue{Name: to.Names.Queue}.exists) == nil
 		d.close(ctx)
 		exists[to.Names.Queue] = found
@@ -105,9 +105,13 @@ func (t *transport) missingAt(o *outgoing, exchangeMissing bool) Plan {
 
 // waitingIn reduces p to one wait queue that is about to be declared, and registers it for Depths.
 func (t *transport) waitingIn(p Plan, queue string, of brokers.Depth) Plan {
-	p = p.only(queue)
-	t.waits.add(of, p.Queues...)
-	return p
+	for _, q := range p.All().Queues {
+		if q.Name == queue {
+			t.waits.add(of, q)
+			return Plan{Queues: []Queue{q}, returnPaths: p.returnPaths, design: p.design}
+		}
+	}
+	return Plan{}
 }
 
 // consumed holds the streams of the running subscriptions. It is safe for concurrent use.
@@ -143,24 +147,18 @@ func (c *consumed) add(s *stream) {
 	}), s)
 }
 
-// linger records that s has failed. Ping reports what s reads as missing until another stream has taken its place.
-func (c *consumed) linger(s *stream) {
+// linger records that s has ended. Ping reports what it reads as missing for rest, or until another stream reads it.
+func (c *consumed) linger(s *stream, rest time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.until = time.Now().Add(lingering)
-}
-
-func (c *consumed) remove(s *stream) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.list = slices.DeleteFunc(c.list, func(x *stream) bool { return x == s })
+	s.until = time.Now().Add(rest)
 }
 
 func (c *consumed) each() []*stream {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	c.list = slices.DeleteFunc(c.list, func(s *stream) bool { return !s.until.IsZero() && now.After(s.until) })
+	c.list = slices.DeleteFunc(c.list, func(s *stream) bool { return !s.until.IsZero() && !now.Before(s.until) })
 	return slices.Clone(c.list)
 }
 
@@ -293,7 +291,8 @@ func (s *stream) check(q *amqp.Queue) {
 	}
 	waiting := free && q.Messages > 0
 	switch {
-	case q.Consumers == 0:
+	case q.Consumers == 0: // or it has no leader
+		s.transport.troubled.Store(q.Name, true)
 		s.end(errForgotten)
 	case waiting && s.starving:
 		s.end(errStarving)

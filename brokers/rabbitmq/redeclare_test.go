@@ -38,8 +38,9 @@ func TestStream_ThatTheBrokerForgotIsReplaced(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), quiet)
 				defer cancel()
 				s := &stream{
-					conn: &amqp.Connection{Properties: amqp.Table{"version": tc.version}},
-					acks: newAcker(nil), idleSince: time.Now(), over: make(chan struct{}),
+					transport: &transport{},
+					conn:      &amqp.Connection{Properties: amqp.Table{"version": tc.version}},
+					acks:      newAcker(nil), idleSince: time.Now(), over: make(chan struct{}),
 				}
 				s.received.Store(tc.received)
 				began := time.Now()

@@ -71,6 +71,9 @@ var errEnded = errors.New("rabbitmq: the stream has ended")
 
 // Receive implements driver.Transport.
 func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream, error) {
+	if err := t.tryConsume(ctx, q.Names.Queue); err != nil {
+		return nil, err
+	}
 	ch, conn, _, err := t.consuming.channel(ctx)
 	if err != nil {
 		return nil, err
@@ -94,15 +97,40 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 	}()
 	t.consumed.add(s)
 	if s.first, err = s.consume(ctx, 0, q.Window); err != nil {
-		t.consumed.linger(s)
+		t.consumed.linger(s, lingering)
 		_ = s.call(ctx, ch.Close) // most refusals have closed it
 		if isNotFound(err) {
 			err = fmt.Errorf("%w: %w", err, brokers.ErrUnroutable)
 		}
+		if errors.Is(err, errNoAnswer) || hasCode(err, amqp.InternalError) {
+			t.troubled.Store(q.Names.Queue, true)
+		}
 		return nil, err
 	}
+	t.troubled.Delete(q.Names.Queue)
 	t.checking.Do(func() { t.consuming.tasks.Go(func() { t.keepDeclared(t.consuming.life) }) })
 	return s, nil
+}
+
+// tryConsume consumes from a queue that may have no leader, in which case RabbitMQ ends the connection: not that of all
+// consumers, therefore. A message that it gets is returned.
+func (t *transport) tryConsume(ctx context.Context, queue string) error {
+	if _, known := t.troubled.Load(queue); !known {
+		return nil
+	}
+	d := &declarer{link: t.asking}
+	defer d.close(ctx)
+	err := d.do(ctx, func(ch *amqp.Channel) error {
+		if err := ch.Qos(1, 0, false); err != nil {
+			return err
+		}
+		_, err := ch.Consume(queue, "", false, false, false, false, nil)
+		return err
+	})
+	if err == nil || isNotFound(err) { // its consumer reports it
+		return nil
+	}
+	return fmt.Errorf("rabbitmq: try to consume from queue %q: %w", queue, err)
 }
 
 // consume starts the nth consumer of the channel.
@@ -318,17 +346,20 @@ func (s *stream) Widen(ctx context.Context, window int) error {
 //
 // It cancels the consumer before it closes the channel. A channel passes acks on to a quorum queue without waiting, and
 // when it is closed, RabbitMQ 3.10 forgets those that it has not passed on yet: about ten messages would be handled
-// again after every shutdown. The answer to the cancel comes from the queue, after the acks.
+// again after every shutdown. The answer to the cancel comes from the queue, after the acks. If it has no leader, which
+// check finds, RabbitMQ would end the connection.
 func (s *stream) Close(ctx context.Context) error {
+	forgotten := false
 	select {
 	case <-s.over:
-		s.transport.consumed.linger(s)
+		forgotten = errors.Is(s.cause, errForgotten)
+		s.transport.consumed.linger(s, lingering)
 	default:
-		s.transport.consumed.remove(s)
+		s.transport.consumed.linger(s, 0)
 	}
 	_ = s.call(ctx, func() error { // an error means that the channel is gone, which is the goal
-		if err := s.ch.Cancel(tagName(0), false); err != nil {
-			return err
+		if !forgotten {
+			_ = s.ch.Cancel(tagName(0), false)
 		}
 		return s.ch.Close()
 	})

@@ -73,16 +73,6 @@ func (p Plan) adopted() []Queue {
 // empty reports whether there is nothing to declare.
 func (p Plan) empty() bool { return len(p.Exchanges)+len(p.Queues)+len(p.Bindings)+len(p.Adopted) == 0 }
 
-// only reduces p to the queue of that name, whether it is declared now or later.
-func (p Plan) only(queue string) Plan {
-	for _, q := range slices.Concat(p.Queues, p.Later) {
-		if q.Name == queue {
-			return Plan{Queues: []Queue{q}, returnPaths: p.returnPaths, design: p.design}
-		}
-	}
-	return Plan{}
-}
-
 // routing reduces p to exchanges and bindings: a queue is declared again by its consumer when RabbitMQ reports its
 // deletion. RabbitMQ 3.10 does not report it, and forgets the consumer, if a queue of that name is recreated at once.
 func (p Plan) routing() Plan {
@@ -91,10 +81,8 @@ func (p Plan) routing() Plan {
 
 // All returns the plan with the queues of Later added to those to be declared.
 func (p Plan) All() Plan {
-	all := Plan{}
-	all.merge(p)
-	all.Queues, all.Later = append(all.Queues, all.Later...), nil
-	return all
+	p.Queues, p.Later = slices.Concat(p.Queues, p.Later), nil
+	return p
 }
 
 // String shows the plan as it would be declared, one object per line, with sorted arguments.

@@ -19,7 +19,7 @@ import (
 )
 
 // transport is RabbitMQ as the engine sees it. It keeps two connections: a broker that is short of memory stops reading
-// from connections that publish, and acks sent on such a connection would not arrive. Depths and Readers open a third.
+// from connections that publish, and acks sent on such a connection would not arrive.
 type transport struct {
 	cfg    brokers.Config
 	design *design
@@ -29,8 +29,8 @@ type transport struct {
 
 	publishing *connection
 	consuming  *connection // connects with the first subscription
-	// connects with the first Depths or Readers: a missing answer costs the connection of the request
-	counting *connection
+	asking     *connection // connects when needed, for what may cost the connection: see tryConsume
+	troubled   sync.Map    // names of queues for tryConsume
 
 	// Each kind of destination has a separate channel, because RabbitMQ ends the channel of a publication to a missing
 	// exchange, and with it everything in flight there.
@@ -58,7 +58,8 @@ func connect(ctx context.Context, cfg brokers.Config, d *design) (*transport, er
 		logger:     cfg.Logger,
 		publishing: publishing,
 		consuming:  newConnection(cfg.URL, cfg.Name+" (consume)", cfg.Logger),
-		counting:   newConnection(cfg.URL, cfg.Name+" (count)", cfg.Logger),
+		asking:     newConnection(cfg.URL, cfg.Name+" (declare)", cfg.Logger),
+		waits:      waitQueues{known: map[string]*waitQueue{}},
 	}
 	for kind := range t.senders {
 		t.senders[kind] = &sender{link: publishing, turn: make(turn, 1)}
@@ -128,11 +129,13 @@ func (t *transport) NamesFor(topic, group string) brokers.Names { return t.desig
 // NamesOf implements driver.Namer.
 func (t *transport) NamesOf(topic, queue string) brokers.Names { return t.design.namesOf(topic, queue) }
 
-// Declare implements driver.Transport, on the consuming connection: a broker that is short of memory or disk reads
-// nothing more from the other one once this process has published, and answers nothing there.
+// Declare implements driver.Transport.
 func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 	plan := t.design.consumer(q.Names, q.Topic, q.Patterns)
-	err := declare(ctx, t.consuming, plan)
+	err := declare(ctx, t.asking, plan)
+	if errors.Is(err, errNoAnswer) {
+		t.troubled.Store(q.Names.Queue, true) // it may exist now, without a leader
+	}
 	if _, before := t.declared.Load(q.Names.Queue); before {
 		err = t.declareAround(ctx, plan, &q.Names, err)
 	}
@@ -175,12 +178,12 @@ func (t *transport) declareAround(ctx context.Context, p Plan, names *brokers.Na
 		differs = cmp.Or(differs, found)
 		p.Queues = slices.DeleteFunc(p.Queues, func(q Queue) bool { return q.Name == found.Name })
 		p.Adopted = append(p.Adopted, found.Name)
-		err = declare(ctx, t.consuming, p)
+		err = declare(ctx, t.asking, p)
 	}
 	if err != nil {
 		return err
 	}
-	d := &declarer{link: t.consuming}
+	d := &declarer{link: t.asking}
 	defer d.close(ctx)
 	for _, q := range p.Later {
 		if _, seen := t.declared.Load(q.Name); !seen && differs == nil {
@@ -318,7 +321,7 @@ func (t *transport) Ping(ctx context.Context) error {
 
 // Close implements driver.Transport.
 func (t *transport) Close(context.Context) error {
-	t.counting.close()
+	t.asking.close()
 	t.consuming.close()
 	t.publishing.close()
 	return nil

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -113,15 +112,6 @@ func (s *Server) Name() string { return s.settings.Name }
 
 // URL is where the server listens.
 func (s *Server) URL() string { return "nats://" + address(s.settings.Port) }
-
-// URLs returns one URL for several servers.
-func URLs(servers []*Server) string {
-	var hosts []string
-	for _, s := range servers {
-		hosts = append(hosts, address(s.settings.Port))
-	}
-	return "nats://" + strings.Join(hosts, ",")
-}
 
 // Up starts the server, also after Kill, and waits until it listens.
 func (s *Server) Up() {

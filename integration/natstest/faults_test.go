@@ -395,10 +395,19 @@ func TestStreams_DoNotKeepHandledRetries(t *testing.T) {
 	}, "more than the topic's own messages are left")
 }
 
+// urlOf returns one URL for several servers.
+func urlOf(servers []*natsserver.Server) string {
+	var hosts []string
+	for _, s := range servers {
+		hosts = append(hosts, strings.TrimPrefix(s.URL(), "nats://"))
+	}
+	return "nats://" + strings.Join(hosts, ",")
+}
+
 // A cluster that starts has no leader for a moment, and never answers the requests of that time.
 func TestCluster_OpenWhileItStarts(t *testing.T) {
 	t.Parallel()
-	b := open(t, natsserver.URLs(natsserver.Cluster(t)))
+	b := open(t, urlOf(natsserver.Cluster(t)))
 	require.NoError(t, b.Subscriber().(message.SubscribeInitializer).SubscribeInitialize(topicOrders))
 }
 
@@ -406,7 +415,7 @@ func TestCluster_OpenWhileItStarts(t *testing.T) {
 func TestCluster_SubscribeWithoutALeader(t *testing.T) {
 	t.Parallel()
 	servers := natsserver.Cluster(t)
-	url := natsserver.URLs(servers)
+	url := urlOf(servers)
 	b := open(t, url)
 	require.NoError(t, b.Subscriber().(message.SubscribeInitializer).SubscribeInitialize(topicOrders))
 	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, 20)...))
@@ -420,7 +429,7 @@ func TestCluster_SubscribeWithoutALeader(t *testing.T) {
 func TestCluster_LeaderIsKilled(t *testing.T) {
 	t.Parallel()
 	servers := natsserver.Cluster(t)
-	url := natsserver.URLs(servers)
+	url := urlOf(servers)
 	// A publication that a killed leader had not stored yet is never confirmed.
 	b, err := opened(t.Context(), with(url, "publish-timeout=5s"))
 	require.NoError(t, err)

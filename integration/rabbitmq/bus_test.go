@@ -62,15 +62,13 @@ func TestBus_ShutdownClosesEverything(t *testing.T) {
 	s := serve(t, b, "#", middleware.ServiceBus(1), func(*message.Message) error { return nil })
 	require.NoError(t, b.Publisher().Publish("order.created", newMessage("{}")))
 	s.next()
-	connections := func() int {
-		list, err := r.Management().Connections(t.Context(), vhostOf(t, url))
-		require.NoError(t, err)
-		return len(list)
+	open := func() int {
+		return len(connections(t, r, vhostOf(t, url)))
 	}
-	await.True(t, func() bool { return connections() == 2 })
+	await.True(t, func() bool { return open() == b.Stats().Connections })
 	s.stop()
 	require.NoError(t, b.Close())
-	await.True(t, func() bool { return connections() == 0 })
+	await.True(t, func() bool { return open() == 0 })
 }
 
 // System events are handled before user code, acked and never retried, whatever their result; debug messages go to

@@ -102,16 +102,14 @@ func TestErrorText_Of200KB(t *testing.T) {
 		}
 		return fmt.Errorf("insert: %w", errors.New(text))
 	})
-	connections := func() (names []string) {
-		list, err := r.Management().Connections(t.Context(), vhost)
-		require.NoError(t, err)
-		for _, c := range list {
+	names := func() (names []string) {
+		for _, c := range connections(t, r, vhost) {
 			names = append(names, c.Name)
 		}
 		return names
 	}
-	await.True(t, func() bool { return len(connections()) == 2 })
-	before := connections()
+	await.True(t, func() bool { return len(names()) == 3 })
+	before := names()
 
 	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("fails", []byte("1")),
 		message.NewMessage("panics", []byte("2"))))
@@ -129,7 +127,20 @@ func TestErrorText_Of200KB(t *testing.T) {
 		require.Contains(t, d.Headers["x-error-message"], "the database says no")
 		require.Contains(t, []string{"exhausted", "panic"}, d.Headers["x-dead-letter-reason"])
 	}
-	require.Subset(t, connections(), before, "no connection was lost")
+	require.Subset(t, names(), before, "no connection was lost")
+}
+
+// connection is one in the management API.
+type connection struct {
+	Name     string
+	Channels int
+}
+
+// connections lists those to a virtual host.
+func connections(t *testing.T, r *services.Rabbit, vhost string) (list []connection) {
+	t.Helper()
+	require.NoError(t, r.Management().Do(t.Context(), http.MethodGet, nil, &list, "vhosts", vhost, "connections"))
+	return list
 }
 
 func vhostOf(t *testing.T, rawURL string) string {
@@ -155,17 +166,15 @@ func TestStats_EqualThoseOfTheBroker(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	require.Equal(t, 2, b.Stats().Connections)
+	require.Equal(t, 3, b.Stats().Connections)
 	require.LessOrEqual(t, b.Stats().Channels, 4+20)
 	await.True(t, func() bool {
 		stats := b.Stats() // now, because there is one more channel while the broker checks its queues
-		connections, err := r.Management().Connections(t.Context(), vhostOf(t, rawURL))
-		require.NoError(t, err)
-		channels := 0
-		for _, c := range connections {
+		open, channels := connections(t, r, vhostOf(t, rawURL)), 0
+		for _, c := range open {
 			channels += c.Channels
 		}
-		return len(connections) == stats.Connections && channels == stats.Channels
+		return len(open) == stats.Connections && channels == stats.Channels
 	})
 }
 

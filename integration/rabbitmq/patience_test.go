@@ -19,6 +19,7 @@ import (
 	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/internal/logbuffer"
+	"github.com/redrive-go/redrive/middleware"
 )
 
 // A caller that gives up while the broker is slow ends neither the connection nor the publications of others, which
@@ -107,5 +108,53 @@ func TestSubscribe_QuorumQueueWithoutALeader(t *testing.T) {
 		m.Ack()
 	case <-time.After(await.Patience):
 		require.Fail(t, "the message is not delivered")
+	}
+}
+
+// RabbitMQ never answers the declaration of a quorum queue that it cannot create, and has a queue without a leader from
+// then on. The consumer of such a queue ends its connection, and the handlers of other queues used to lose their
+// sessions again and again.
+func TestSubscribe_AQueueThatCannotBeConsumed(t *testing.T) {
+	t.Parallel()
+	const creation = "maps:get(server_sup, maps:get(names, ra_system:fetch(quorum_queues)))"
+	for name, c := range map[string]struct{ fault, end string }{
+		"created": {
+			fault: "ok = sys:suspend(" + creation + "), {ok, _} = rabbit_amqqueue:delete(Q, false, false, <<>>).",
+			end:   "{ok, _} = rabbit_amqqueue:delete(Q, false, false, <<>>).", // it has no process that could answer
+		},
+		"consumed": {
+			fault: "ok = ra:stop_server(quorum_queues, amqqueue:get_pid(Q)).",
+			end:   "ok = ra:restart_server(quorum_queues, amqqueue:get_pid(Q)).",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := borrowSecond(t, true)
+			url, log := server.VHost(t), &logs{}
+			b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"),
+				func(c *brokers.Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+			s, gate := serve(t, b, "orders", middleware.Laravel(1), succeeds), make(chan struct{})
+			other := serve(t, b, "invoices", middleware.Laravel(1), func(*message.Message) error { <-gate; return nil })
+			command := func(code string) {
+				_, err := server.Ctl(context.WithoutCancel(t.Context()), "eval", code)
+				require.NoError(t, err)
+			}
+			t.Cleanup(func() { command("sys:resume(" + creation + ").") })
+			orders := fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"%s">>, queue, <<"orders">>)), `,
+				path.Base(url))
+			command(orders + c.fault)
+			require.NoError(t, b.Publisher().Publish("invoices", message.NewMessage("1", nil)))
+			require.Equal(t, "1", other.next().message.UUID)
+			await.Count(t, 3, func() int { return log.count("connection lost") })
+			close(gate)
+			require.NoError(t, b.Publisher().Publish("invoices", message.NewMessage("2", nil)))
+			require.Equal(t, "2", other.next().message.UUID, "1 is not redelivered")
+			require.Zero(t, log.count("topic=invoices"))
+
+			command("sys:resume(" + creation + ").")
+			command(orders + c.end)
+			await.True(t, func() bool { return b.Publisher().Publish("orders", message.NewMessage("3", nil)) == nil })
+			require.Equal(t, "3", s.next().message.UUID)
+		})
 	}
 }

@@ -247,7 +247,7 @@ func TestStats_AreBounded(t *testing.T) {
 				if err := b.Publisher().Publish("orders", newMessage("x")); err != nil {
 					t.Errorf("publish: %v", err)
 				}
-				if stats := b.Stats(); stats.Connections > 2 || stats.Channels > 4+concurrency {
+				if stats := b.Stats(); stats.Connections > 3 || stats.Channels > 4+concurrency {
 					t.Errorf("too many: %+v", stats)
 				}
 			}

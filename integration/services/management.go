@@ -32,13 +32,6 @@ type Queue struct {
 	Consumers int            `json:"consumers"`
 }
 
-// Connection is a client's connection.
-type Connection struct {
-	Name     string `json:"name"`
-	VHost    string `json:"vhost"`
-	Channels int    `json:"channels"`
-}
-
 // Management returns a client of the broker's management API. It panics if the environment names a broker but no
 // management API.
 func (r *Rabbit) Management() *Management {
@@ -58,14 +51,6 @@ func (m *Management) Address() string {
 	return u.String()
 }
 
-// Healthy returns nil if the broker serves AMQP and there is no alarm.
-func (m *Management) Healthy(ctx context.Context) error {
-	if err := m.Do(ctx, http.MethodGet, nil, nil, "health", "checks", "local-alarms"); err != nil {
-		return err
-	}
-	return m.Do(ctx, http.MethodGet, nil, nil, "health", "checks", "protocol-listener", "amqp")
-}
-
 // Queues lists the queues of a virtual host.
 func (m *Management) Queues(ctx context.Context, vhost string) ([]Queue, error) {
 	return get[[]Queue](ctx, m, "queues", vhost)
@@ -74,11 +59,6 @@ func (m *Management) Queues(ctx context.Context, vhost string) ([]Queue, error) 
 // Queue returns one queue.
 func (m *Management) Queue(ctx context.Context, vhost, name string) (Queue, error) {
 	return get[Queue](ctx, m, "queues", vhost, name)
-}
-
-// Connections lists the connections to a virtual host.
-func (m *Management) Connections(ctx context.Context, vhost string) ([]Connection, error) {
-	return get[[]Connection](ctx, m, "vhosts", vhost, "connections")
 }
 
 // AddVHost creates a virtual host that the guest user may use.

@@ -211,10 +211,15 @@ func newRabbit(n rabbitNode, cfg RabbitConfig) *Rabbit {
 		r.Certificates = n.certificates
 	}
 	r.ready = func(ctx context.Context) error {
-		if err := r.Management().Healthy(ctx); err != nil || !cfg.TLS {
-			return err
+		checks := [][]string{{"local-alarms"}, {"protocol-listener", "amqp"}} // there is no alarm, and it serves AMQP
+		if cfg.TLS {
+			checks = append(checks, []string{"port-listener", strconv.Itoa(n.tls)}) // opened later
 		}
-		return r.Management().Do(ctx, "GET", nil, nil, "health", "checks", "port-listener", strconv.Itoa(n.tls)) // opened later
+		var err error
+		for i := 0; i < len(checks) && err == nil; i++ {
+			err = r.Management().Do(ctx, "GET", nil, nil, append([]string{"health", "checks"}, checks[i]...)...)
+		}
+		return err
 	}
 	return r
 }
