@@ -22,6 +22,7 @@ type design struct {
 	single    bool   // all delays use one queue, from which messages expire by their own time to live
 
 	declared, known sync.Map // arguments, without and with policies, of existing queues that are used as they are
+	refused         sync.Map // the errors of looks at queues whose arguments the user may not see
 
 	queueType      string // of consumers' queues
 	retryQueueType string // of delay and dead letter queues

@@ -295,6 +295,39 @@ func TestNetwork_ExistingQueueWithoutTheManagementAPI(t *testing.T) {
 	}
 }
 
+// The arguments of a queue are looked at by a declaration, which RabbitMQ refuses and logs if the user may not declare:
+// once, and not in each session.
+func TestNetwork_RefusedLooksAreNotRepeated(t *testing.T) {
+	t.Parallel()
+	for _, declare := range []string{"none", "adopt"} {
+		t.Run(declare, func(t *testing.T) {
+			t.Parallel()
+			rabbit := borrowSecond(t, true) // its log is short
+			url := rabbit.VHost(t)
+			p := dialPlain(t, url)
+			retries := amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"}
+			for queue, args := range map[string]amqp.Table{"orders": nil, "orders_retry": retries, "orders_dlq": nil} {
+				_, err := p.ch.QueueDeclare(queue, true, false, false, false, args)
+				require.NoError(t, err)
+			}
+			proxy := services.NewProxy(t, url)
+			user := restricted(t, rabbit, url, map[string]string{"configure": "^$"})
+			b := openBroker(t, proxy.URL(t, user), naming(brokers.Laravel()), params("declare", declare))
+			s := serve(t, b, "orders", middleware.Laravel(1), succeeds)
+			for range 2 {
+				require.NoError(t, proxy.Cut())
+				await.True(t, func() bool { return p.consumers("orders") == 0 })
+				require.NoError(t, proxy.Heal())
+				await.True(t, func() bool { return p.consumers("orders") == 1 })
+			}
+			p.send("", "orders", amqp.Publishing{MessageId: "m"})
+			require.Equal(t, "m", s.next().message.UUID)
+			refused := fmt.Sprintf("access to queue 'orders' in vhost '%s' refused", vhostOf(t, url))
+			require.LessOrEqual(t, strings.Count(rabbit.Log(), refused), 1)
+		})
+	}
+}
+
 // A broken connection does not mean that the process is dead: a handler during which more connections break than the
 // crash limit and RabbitMQ's own delivery limit allow can finish, the copies of its message are then acked, and those
 // behind it are handled.
