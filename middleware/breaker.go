@@ -228,7 +228,7 @@ func (c *circuit) ended(dec *Decision) {
 	kind := dec.Verdict.Kind
 	failed := dec.Outcome == OutcomeRetry || kind == KindUnknown || kind == KindRetryable ||
 		dec.Reason == envelope.ReasonExpired // also where the policy does not retry
-	if failed && kind != KindDefer && dec.Outcome != OutcomeGiveBack {
+	if failed && kind != KindDefer && dec.Outcome != OutcomeReturn {
 		c.failure(dec.Attempt.MessageID, kind != KindUnknown || dec.Attempt.Number == 1)
 		return
 	}

@@ -17,7 +17,7 @@ import (
 // All faults are reported at once, and none waits to panic at the first failure.
 func TestNew_NamesEveryFault(t *testing.T) {
 	_, err := middleware.New(middleware.Config{
-		MaxAttempts: -1, Backoff: middleware.Steps(), OnPermanent: middleware.OutcomeGiveBack, OnUnknown: 99, BuiltinRules: 9,
+		MaxAttempts: -1, Backoff: middleware.Steps(), OnPermanent: middleware.OutcomeReturn, OnUnknown: 99, BuiltinRules: 9,
 		Rules: []middleware.Rule{{Name: "half"}},
 		Handlers: map[string]middleware.HandlerConfig{
 			"orders": {MaxAttempts: 1_000_001, Backoff: middleware.WithCap(middleware.WithJitter(nil, 7), -s)},
@@ -32,7 +32,7 @@ func TestNew_NamesEveryFault(t *testing.T) {
 		"Rescheduler is required: pass the broker, or middleware.HoldInMemory",
 		"MaxAttempts is -1: it counts runs including the first",
 		"Backoff: Steps needs at least one delay",
-		"OnPermanent is give_back",
+		"OnPermanent is return",
 		"OnUnknown is Outcome(99)",
 		"BuiltinRules is 9",
 		`Rules 1 ("half"): Match is required`,

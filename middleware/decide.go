@@ -24,8 +24,8 @@ const (
 	OutcomeSkip
 	// OutcomeDefer reschedules the message without counting a failure.
 	OutcomeDefer
-	// OutcomeGiveBack nacks the message without counting a failure, because this consumer is shutting down or has lost it.
-	OutcomeGiveBack
+	// OutcomeReturn nacks the message without counting a failure, because this consumer is shutting down or has lost it.
+	OutcomeReturn
 	// OutcomeNotSettled nacks the message after a pause, because neither retry nor dead letter could be published.
 	OutcomeNotSettled
 )
@@ -34,7 +34,7 @@ const (
 func (o Outcome) String() string {
 	names := [...]string{
 		OutcomeSuccess: "success", OutcomeRetry: "retry", OutcomeDeadLetter: "dead_letter", OutcomeSkip: "skip",
-		OutcomeDefer: "defer", OutcomeGiveBack: "give_back", OutcomeNotSettled: "not_settled",
+		OutcomeDefer: "defer", OutcomeReturn: "return", OutcomeNotSettled: "not_settled",
 	}
 	if o < OutcomeSuccess || o > OutcomeNotSettled {
 		return fmt.Sprintf("Outcome(%d)", int(o))
@@ -91,13 +91,13 @@ func (p *Pipeline) decide(m *message.Message, policy *policy, a *attemptContext,
 	d := Decision{Verdict: policy.classifier.Classify(err), Attempt: a.attempt(), Err: err}
 	kind := d.Verdict.Kind
 	if errorIs(err, ErrMiswired) { // of a pipeline inside this one: the program is at fault, not the message
-		d.Outcome = OutcomeGiveBack
+		d.Outcome = OutcomeReturn
 		return d
 	}
 	if isShutdown(m.Context()) && (kind != KindPermanent && kind != KindSkip || errorIs(causeOf(m.Context()), errNacked)) {
 		// A cancelled context makes clients fail with all sorts of errors, not only with context.Canceled. None of them may
 		// cost the message an attempt, least of all its last one.
-		d.Outcome = OutcomeGiveBack
+		d.Outcome = OutcomeReturn
 		return d
 	}
 	switch kind {

@@ -28,7 +28,7 @@ func (p *Pipeline) settle(d *delivery, dec Decision) (wait time.Duration, err er
 	default:
 		err = p.giveBack(d.parent, dec.Err)
 	}
-	if err != nil && dec.Outcome != OutcomeGiveBack {
+	if err != nil && dec.Outcome != OutcomeReturn {
 		dec.Outcome = OutcomeNotSettled
 	}
 	observe(d.parent, p, Observer.Finished, Finished{

@@ -129,7 +129,7 @@ func New(cfg Config) (*Metrics, error) {
 	m.started = m.counter("redrive_attempts_started_total", "Handler runs started. The attempt is first, retry or last.",
 		"topic", "handler", "event", "attempt")
 	m.deliveries = m.counter("redrive_deliveries_total",
-		"Deliveries by outcome: success, retry, dead_letter, skip, defer, give_back (at a shutdown) or not_settled.",
+		"Deliveries by outcome: success, retry, dead_letter, skip, defer, return (at a shutdown) or not_settled.",
 		"topic", "handler", "event", "attempt", "outcome")
 	m.duration = m.histogram(cfg.native("redrive_handler_duration_seconds",
 		"How long the handler ran. The result is success or failed.", cfg.DurationBuckets), "handler", "attempt", "result")

@@ -124,7 +124,7 @@ redrive_dead_letters_total{event="order.paid",handler="billing",reason="exhauste
 redrive_dead_letters_total{event="order.paid",handler="billing",reason="permanent",topic="orders"} 1
 redrive_dead_letters_total{event="order.placed",handler="billing",reason="exhausted",topic="orders"} 1
 redrive_dead_letters_total{event="order.placed",handler="billing",reason="permanent",topic="orders"} 0
-# HELP redrive_deliveries_total Deliveries by outcome: success, retry, dead_letter, skip, defer, give_back (at a shutdown) or not_settled.
+# HELP redrive_deliveries_total Deliveries by outcome: success, retry, dead_letter, skip, defer, return (at a shutdown) or not_settled.
 # TYPE redrive_deliveries_total counter
 redrive_deliveries_total{attempt="first",event="order.paid",handler="billing",outcome="dead_letter",topic="orders"} 1
 redrive_deliveries_total{attempt="first",event="order.paid",handler="billing",outcome="defer",topic="orders"} 1
