@@ -152,7 +152,7 @@ func mask(answer string) string {
 func shown(t *testing.T, s *server, role, request, body string) string {
 	t.Helper()
 	method, path, _ := strings.Cut(request, " ")
-	a := s.ask(t, method, path, body, append(as(role), "Content-Type", "application/json", "Accept", "text/html")...)
+	a := s.ask(t, method, path, body, append(as(role), "Content-Type", "application/json", "Accept", "application/xhtml+xml")...)
 	return fmt.Sprint(a.status, " ", a.header.Get("ETag"), " ", a.header.Get("Link"), " ",
 		a.header.Get("Content-Disposition"), "\n", a.body)
 }
@@ -232,7 +232,7 @@ func seen(t *testing.T, s *server, role string, guess secrets) map[string]string
 	} {
 		form.Set("do", "preview")
 		a := s.ask(t, http.MethodPost, "/entries/1/edit", form.Encode(),
-			append(as(role), "Content-Type", "application/x-www-form-urlencoded", "Accept", "text/html")...)
+			append(as(role), "Content-Type", "application/x-www-form-urlencoded", "Accept", "application/xhtml+xml")...)
 		all["edit form "+form.Encode()] = fmt.Sprint(a.status, a.body)
 	}
 	return all

@@ -165,7 +165,7 @@ func TestRedaction_LivePage(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.NoError(t, s.manager.PauseIntake(t.Context(), "shop", true, dlq.By{Actor: "ana@ops"}))
-	html := []string{"Accept", "text/html"}
+	html := []string{"Accept", "application/xhtml+xml"}
 	whole := s.ask(t, http.MethodGet, "/live", "", append(as("admin"), html...)...).body
 	for _, secret := range []string{"depth", "group", "broker", "problem", "topic", "consumer", "handler", "circuit", "ops"} {
 		require.Contains(t, whole, "ana@"+secret)

@@ -68,7 +68,7 @@ func TestStoredTokens(t *testing.T) {
 // An unknown caller gets a page in a browser, and a problem document as a program. Behind HTTPS browsers stay on HTTPS.
 func TestUnauthorizedPage(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.Auth, c.PublicURL = bearer(t), "https://redrive.example" })
-	a := s.ask(t, http.MethodGet, "/entries", "", "Accept", "text/html,*/*")
+	a := s.ask(t, http.MethodGet, "/entries", "", "Accept", "text/html,application/xhtml+xml,*/*")
 	require.Equal(t, http.StatusUnauthorized, a.status)
 	require.Contains(t, a.header.Get("Content-Type"), "text/html")
 	require.Contains(t, a.body, "Log in to see this")
@@ -79,6 +79,32 @@ func TestUnauthorizedPage(t *testing.T) {
 	require.Contains(t, a.header.Get("Content-Type"), "problem+json")
 	plain := newServer(t)
 	require.Empty(t, plain.ask(t, http.MethodGet, "/", "").header.Get("Strict-Transport-Security"))
+}
+
+// Only a browser that opens a page accepts XHTML: Java's HttpURLConnection accepts HTML by default, and is a program.
+func TestRefusals_ProblemsForPrograms(t *testing.T) {
+	s := newServer(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
+	const chromium = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,image/apng,*/*;q=0.8," +
+		"application/signed-exchange;v=b3;q=0.7"
+	const firefox = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,image/png," +
+		"image/svg+xml,*/*;q=0.8"
+	const page, document = "text/html; charset=utf-8", "application/problem+json"
+	for name, c := range map[string]struct{ accept, want string }{
+		"Chromium":                 {chromium, page},
+		"Firefox 131":              {firefox, page},
+		"Safari and Firefox 132":   {"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", page},
+		"HttpURLConnection":        {"text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2", document},
+		"HttpURLConnection 21":     {"text/html, image/gif, image/jpeg, */*; q=0.2", document},
+		"curl and Python requests": {"*/*", document},
+		"Go":                       {"", document},
+		"axios":                    {"application/json, text/plain, */*", document},
+	} {
+		for _, path := range []string{"/entries", "/api/v1/entries"} {
+			a := s.ask(t, http.MethodGet, path, "", "Accept", c.accept)
+			require.Equal(t, http.StatusUnauthorized, a.status, name)
+			require.Equal(t, c.want, a.header.Get("Content-Type"), name+" "+path)
+		}
+	}
 }
 
 // What the server refuses before any page is reached is a page in a browser, too, also after a form: a problem document
@@ -109,7 +135,7 @@ func TestRefusals_PagesForPeople(t *testing.T) {
 			if c.status == http.StatusTooManyRequests {
 				s.ask(t, http.MethodGet, "/", "")
 			}
-			a := s.ask(t, http.MethodPost, "/entries/1", c.form, append(headers, "Accept", "text/html,*/*")...)
+			a := s.ask(t, http.MethodPost, "/entries/1", c.form, append(headers, "Accept", "text/html,application/xhtml+xml,*/*")...)
 			require.Equal(t, c.status, a.status, a.body)
 			require.Contains(t, a.header.Get("Content-Type"), "text/html", a.body)
 			require.Contains(t, a.body, c.says)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
@@ -112,5 +113,23 @@ func TestForms_ServerAway(t *testing.T) {
 		require.True(t, eval[bool](b, `(window.fetch = () => Promise.reject(new Error("no answer")), true)`))
 		b.fill(form.field, form.value)
 		b.wait(fmt.Sprintf(`document.querySelector(%q).innerText.includes("no answer")`, form.where))
+	}
+}
+
+// While a form is filled in, the reason of a refusal before any page is where the result would be.
+func TestForms_Refused(t *testing.T) {
+	for path, form := range map[string]struct{ field, where string }{
+		"/runs/new":       {`input[name=rate]`, `#preview`},
+		"/entries/1/edit": {`textarea[name=payload]`, `#diff`},
+	} {
+		s := newSite(t, func(c *dlqhttp.Config) { c.Limits.Rate = 0.001 })
+		s.put(t, 1)
+		b := s.open(t, "ana:operator")
+		b.expect("429")
+		b.visit(path)
+		eval[bool](b, `(Promise.all([...Array(300)].map(() => fetch("."))).then(() => { window.spent = true }), true)`)
+		b.wait(`window.spent`) // every request of this client is refused from here on
+		b.fill(form.field, "5")
+		b.wait(fmt.Sprintf(`document.querySelector(%q).innerText.includes("try again in")`, form.where))
 	}
 }

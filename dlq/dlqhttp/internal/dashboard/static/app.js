@@ -9,6 +9,12 @@
     get: (name) => { try { return localStorage.getItem("redrive." + name); } catch { return null; } },
     set: (name, value) => { try { localStorage.setItem("redrive." + name, value); } catch { /* private window */ } },
   };
+  // pageOf fetches a page. A refusal comes as a page, too: the script shows its reason.
+  const pageOf = async (url, options) => {
+    const answer = await fetch(url, { headers: { Accept: "text/html,application/xhtml+xml" }, ...options });
+    return new DOMParser().parseFromString(await answer.text(), "text/html");
+  };
+  const reasonIn = (page) => $$("main h1, main h1 + p", page).map((e) => e.textContent.trim()).join(": ") || "the server's answer is no page";
   const say = (text) => { $("#announce").textContent = text; };
 
   // Theme: a cookie, so that the server renders the page in it and nothing flashes.
@@ -278,11 +284,10 @@
     older?.abort(); // a count of a search in texts may still be running, and few may run at the same time
     older = new AbortController();
     try {
-      const answer = await fetch(runForm.dataset.preview + "?" + new URLSearchParams(new FormData(runForm)), { signal: older.signal });
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const page = await pageOf(runForm.dataset.preview + "?" + new URLSearchParams(new FormData(runForm)), { signal: older.signal });
       if (mine !== counting) return;
       const fresh = page.querySelector("#preview");
-      if (!fresh) throw new Error(page.querySelector("h1")?.textContent || "no preview");
+      if (!fresh) throw new Error(reasonIn(page));
       $("#preview").innerHTML = fresh.innerHTML;
       const label = page.querySelector("#send");
       if (send && label) { send.textContent = label.textContent; send.disabled = label.disabled; }
@@ -318,11 +323,10 @@
     const form = new FormData(editForm);
     form.set("do", "preview");
     try {
-      const answer = await fetch(editForm.action, { method: "POST", body: new URLSearchParams(form) });
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const page = await pageOf(editForm.action, { method: "POST", body: new URLSearchParams(form) });
       const fresh = page.querySelector("#diff");
       if (mine !== comparing) return;
-      if (!fresh) throw new Error(page.querySelector("h1")?.textContent || "no answer");
+      if (!fresh) throw new Error(reasonIn(page));
       const problem = page.querySelector("main .banner.bad");
       $("#diff").innerHTML = fresh.innerHTML;
       if (problem) $("#diff").append(problem);
