@@ -105,7 +105,19 @@ where there is one), or through a server's API (--server, --profile): dlq and ru
 	root.AddCommand(uses("config broker", explain, topology)...)
 	root.AddCommand(a.demoCommand(), versionCommand(), exitCodesTopic(), a.evaluatorCommand())
 	root.SetFlagErrorFunc(flagError)
+	refuseUnknownHelp(root)
 	return root
+}
+
+// refuseUnknownHelp makes help of an unknown command an error.
+func refuseUnknownHelp(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	help, _, err := root.Find([]string{"help"})
+	must(err)
+	help.Args = func(_ *cobra.Command, args []string) error {
+		found, unknown, err := root.Find(args)
+		return cmp.Or(err, knownCommand(found, unknown))
+	}
 }
 
 // uses declares which of the flags that all commands have, and that say what to work on, the commands and those below
@@ -279,12 +291,12 @@ func exitCodesTopic() *cobra.Command {
 		Use: "exit-codes", Short: "What the exit codes mean",
 		Long: `Exit codes:
 
-    0  everything was done, or a run waits for a second person's approval
-    1  an error: a store that does not answer, or the broker of single ids; a file that cannot be written
-    2  usage: unknown command or flag, an invalid value, a configuration that cannot be read
-    3  not found: no such entry, run or group
-    4  partial: some of it was done, some was not, or a run was paused, cancelled or stopped, which it is when
-       its broker does not answer; stderr names it
+    0  everything was done, or the run waits for a second person's approval
+    1  error: the store, the server or the broker does not answer, or a file cannot be read or written
+    2  usage: an unknown command or flag, an invalid value, or a configuration with a fault
+    3  not found: there is no such entry, run, group, token or store
+    4  partial: some of it was done and some was not, or the run was paused or cancelled or has stopped, as it
+       does when its broker does not answer; stderr has the reason
     5  refused: someone else was faster, your role or the state does not allow it, or --yes is missing
   130  interrupted; stderr shows how to continue`,
 	}

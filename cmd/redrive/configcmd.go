@@ -22,7 +22,7 @@ import (
 func (a *app) configCommand() *cobra.Command {
 	cmd := group("config", "Check, show and describe the configuration file", "",
 		&cobra.Command{
-			Use: "validate [FILE]", Short: "Check a configuration without opening anything", Args: cobra.MaximumNArgs(1),
+			Use: "validate [FILE]", Short: "Check a configuration, without connecting to anything", Args: cobra.MaximumNArgs(1),
 			RunE: a.configured(func(ctx context.Context, cfg *config.Config) error {
 				if a.configPath() == "" {
 					return usagef("which file? Give FILE, or --config, or set REDRIVE_CONFIG")

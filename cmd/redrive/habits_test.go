@@ -42,6 +42,17 @@ func TestOutput_CheckedFirst(t *testing.T) {
 	require.Equal(t, "0\n", stdout)
 }
 
+// The name of a token is used once, and is refused in words for tokens.
+func TestToken_NameIsTaken(t *testing.T) {
+	workplace(t)
+	code, _, stderr := command(t, "token", "create", "ci")
+	require.Equal(t, exitOK, code, stderr)
+	code, _, stderr = command(t, "token", "create", "ci")
+	require.Equal(t, exitRefused, code, stderr)
+	require.Contains(t, stderr, "a token \"ci\" exists")
+	require.NotContains(t, stderr, "entry")
+}
+
 // Tokens are listed in every format, without creating a store that is missing.
 func TestToken_List(t *testing.T) {
 	hermetic(t)

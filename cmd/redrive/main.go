@@ -63,7 +63,9 @@ func runContext(ctx context.Context, args []string, stdin io.Reader, stdout, std
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteContextC(ctx)
 	if _, coded := errors.AsType[*codedError](err); err != nil && !coded && cobraUsage.MatchString(err.Error()) {
-		err = usagef("%v: %s", err, cmd.UseLine())
+		// to cobra, an argument that a command does not take is an unknown command
+		text := strings.Replace(err.Error(), "unknown command", "unexpected argument", 1)
+		err = usagef("%s: %s", text, cmd.UseLine())
 	}
 	err = errors.Join(err, a.close())
 	code := exitCode(ctx, err)

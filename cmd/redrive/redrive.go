@@ -30,12 +30,12 @@ func (a *app) redriveCommand() *cobra.Command {
 		Use: "redrive [ID...]", Short: "Send dead letters back to where they came from", Args: f.filter.idsOrFilter,
 		Long: `Send dead letters back to the consumer that they came from.
 
-With ids (7 9 12-20) each is sent at once. A redriven entry is RETRYING until its consumer reports: RESOLVED when that succeeds,
-PENDING again when it dies again. Entries that were collected from a broker are RESOLVED when the broker confirms.
+With ids (7 9 12-20) each is sent at once. A redriven entry is RETRYING until its consumer reports: RESOLVED if it succeeded, PENDING
+again if it died again. Entries that were collected from a broker are RESOLVED when the broker confirms.
 
-A filter makes a redrive run: what matches now is frozen, what dies later is not taken. Look at it with --dry-run. It asks before it
-begins (--yes answers), shows its progress, waits for the outcomes, and stops on its own when too many messages die again. Ctrl-C
-pauses it; redrive runs resume continues it. --detach leaves the work to redrive serve.`,
+With a filter it starts a redrive run over the entries that match now; entries that die later are not part of it. --dry-run shows them
+first. A run asks before it begins (--yes answers), shows its progress, waits for the outcomes, and stops automatically when too many
+messages die again. Ctrl-C pauses it; redrive runs resume continues it. --detach leaves the work to redrive serve.`,
 		Example: `  redrive dlq redrive 7 9 --config redrive.yaml
   redrive dlq redrive --topic orders --dry-run
   redrive dlq redrive --topic orders --rate 50 --canary 1,10,100 --config redrive.yaml
@@ -60,8 +60,8 @@ pauses it; redrive runs resume continues it. --detach leaves the work to redrive
 	flags.Int64Var(&f.spec.Limit, "limit", 0, withFilter+"at most this many, the oldest first")
 	flags.IntSliceVar(&f.spec.Canary, "canary", nil,
 		withFilter+"sizes of first steps, each of which waits for its outcomes: 1,10,100")
-	flags.IntVar(&f.spec.MaxOut, "max-out", 0, withFilter+"at most this many sent and without an outcome (default 10000; -1 for "+
-		"no bound)")
+	flags.IntVar(&f.spec.MaxOut, "max-out", 0, withFilter+"at most this many sent and without an outcome yet (default 10000; -1 "+
+		"for no bound)")
 	f.spec.Stop.Share = 0.1
 	flags.Func("stop-above", withFilter+"stop when the `share` of failures is above this; 1 never stops (default 0.1)",
 		share(&f.spec.Stop.Share))
@@ -71,9 +71,10 @@ pauses it; redrive runs resume continues it. --detach leaves the work to redrive
 		withFilter+"jq expression that changes each payload; the original is kept")
 	flags.StringVar(&f.spec.Target, "target", "", withFilter+"name of a destination other than the message's origin")
 	flags.Var((*age)(&f.spec.OutcomeTimeout), "outcome-timeout",
-		withFilter+"how long a consumer may take to report (default 1h)")
+		withFilter+"how long a consumer may take to report (default redrive.outcome_timeout of the configuration, or of the "+
+			"server's, which is 1h if not given)")
 	flags.BoolVar(&f.spec.CloseOnPublish, "close-on-publish", false,
-		withFilter+"the broker's confirm is outcome enough, for consumers that do not report")
+		withFilter+"close each entry when the broker confirms it, for consumers that do not report")
 	flags.BoolVar(&f.detach, "detach", false, withFilter+"start the run and leave it to redrive serve")
 	return cmd
 }

@@ -126,7 +126,7 @@ func (a *app) printRun(run *wire.Run) error {
 		for _, more := range []struct {
 			n    int64
 			what string
-		}{{c.Lost, "without an outcome"}, {c.Skipped, "skipped"}, {c.Open(), "still out"}, {c.Waiting, "waiting"}} {
+		}{{c.Lost, "without an outcome"}, {c.Skipped, "skipped"}, {c.Open(), "in flight"}, {c.Waiting, "waiting"}} {
 			if more.n > 0 {
 				fmt.Fprintf(&out, ", %d %s", more.n, more.what)
 			}
@@ -222,7 +222,7 @@ What a second person has approved may be slowed down, not loosened.`
   redrive runs adjust ID --rate 0 --max-out 1000`
 	flags = cmd.Flags()
 	flags.Func("rate", "`messages` a second at most; 0 is as fast as possible", perSecond(&speed))
-	flags.IntVar(&maxOut, "max-out", 0, "at most this many sent and without an outcome (0 is 10000; -1 for no bound)")
+	flags.IntVar(&maxOut, "max-out", 0, "at most this many sent and without an outcome yet (0 is 10000; -1 for no bound)")
 	flags.Func("stop-above", "stop when the `share` of failures is above this; 1 never stops", share(&stop))
 	cmd.MarkFlagsOneRequired("rate", "max-out", "stop-above")
 	return cmd

@@ -114,10 +114,8 @@ func (a *app) assemble(ctx context.Context, letters *dlq.Letters, opened map[str
 	if err := s.makeHandler(); err != nil {
 		return nil, err
 	}
-	if pair := s.cfg.Server.TLS; pair.Certificate != "" {
-		if _, err := tls.LoadX509KeyPair(pair.Certificate, pair.Key); err != nil {
-			return nil, fmt.Errorf("server.tls: %w", err)
-		}
+	if err := s.checkTLS(); err != nil {
+		return nil, err
 	}
 	var listen net.ListenConfig
 	listener, err := listen.Listen(ctx, "tcp", s.cfg.Server.Address)
@@ -129,7 +127,7 @@ func (a *app) assemble(ctx context.Context, letters *dlq.Letters, opened map[str
 }
 
 // checkServer constructs what serve does from the configuration, on an empty store in memory, and reports every fault.
-// Nothing else is opened.
+// Nothing else is opened but the files of a certificate.
 func (a *app) checkServer(ctx context.Context) error {
 	letters, err := dlq.Open(ctx, "sqlite::memory:", dlq.WithoutSpool())
 	if err != nil {
@@ -141,7 +139,19 @@ func (a *app) checkServer(ctx context.Context) error {
 		return err
 	}
 	notices := s.makeNotifications() //nolint:contextcheck // see assemble
-	return errors.Join(a.checkBrokers(), notices, s.makeHandler())
+	return errors.Join(a.checkBrokers(), notices, s.makeHandler(), s.checkTLS())
+}
+
+// checkTLS reads the files of the certificate.
+func (s *server) checkTLS() error {
+	pair := s.cfg.Server.TLS
+	if pair.Certificate == "" {
+		return nil
+	}
+	if _, err := tls.LoadX509KeyPair(pair.Certificate, pair.Key); err != nil {
+		return fmt.Errorf("server.tls: %w", err)
+	}
+	return nil
 }
 
 func (s *server) makeCollector() error {

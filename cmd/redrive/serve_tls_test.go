@@ -90,7 +90,7 @@ server: {address: %q, tls: {certificate: server.pem, key: server.key}}
 	require.NotContains(t, faults, "as ca of a profile", "its authority is known")
 }
 
-// A certificate that cannot be read ends the start, before anything runs.
+// A certificate that cannot be read ends the start, before anything runs, and is found by config validate.
 func TestServe_TLSFaults(t *testing.T) {
 	hermetic(t)
 	t.Chdir(t.TempDir())
@@ -101,9 +101,11 @@ func TestServe_TLSFaults(t *testing.T) {
 store: {url: "sqlite:dead.db?synchronous=normal"}
 server: {address: %q, tls: {certificate: server.pem, key: %q}}
 `, anyPort, key), 0o600))
-		code, _, faults := command(t, "serve")
-		require.Equal(t, exitError, code, faults)
-		require.Contains(t, faults, "redrive: server.tls: ")
-		require.NotContains(t, faults, "serving")
+		for _, args := range [][]string{{"serve"}, {"config", "validate"}} {
+			code, _, faults := command(t, args...)
+			require.Equal(t, exitError, code, faults)
+			require.Contains(t, faults, "redrive: server.tls: ", args)
+			require.NotContains(t, faults, "serving")
+		}
 	}
 }

@@ -25,7 +25,7 @@ func (a *app) topologyCommand() *cobra.Command {
 			},
 		}
 	}
-	return group("topology", "Plan, check and make the queues and topics that consumers need", "",
+	return group("topology", "Plan, check and create the queues and topics that consumers need", "",
 		sub("plan", "Show what the consumers of topics need, without a connection", a.topologyPlan),
 		sub("check", "Compare the plan with the broker and change nothing", a.topologyCheck),
 		sub("apply", "Create what is missing; nothing is ever changed or deleted", a.topologyApply),

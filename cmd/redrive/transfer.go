@@ -114,16 +114,16 @@ func (a *app) importCommand() *cobra.Command {
 func (a *app) migrateCommand() *cobra.Command {
 	var table string
 	cmd := &cobra.Command{
-		Use: "migrate", Short: "Make the store's tables, or bring them up to date", Args: cobra.NoArgs,
-		Long: `Make the store's tables, or bring them up to date, as services, "redrive serve" and an import do when they open the store; this
-command does nothing else, for a step of a deployment that has the rights to change tables when the others have not. Commands that read or
-change entries never do: a missing store, or one of another version, is an error.
+		Use: "migrate", Short: "Create the store's tables, or bring them up to date", Args: cobra.NoArgs,
+		Long: `Create the store's tables, or bring them up to date. Services, "redrive serve" and an import do the same when they open the store;
+this command does nothing else, for a deployment in which only one step may change tables. Commands that read or change entries never
+change tables: a missing store, or one of another version, is an error.
 
-With --from-table it also takes over the rows of a dead letter table that services have kept themselves in the same PostgreSQL database
-(id, event_id, event_type, event_payload, error_message, status, created_at, ...). With --schema the store is in a separate schema, and the
-table stays as it is. In the same schema the table, its archive and indexes that have names of ours are renamed, and nothing of them is
-changed or removed: stop what inserts into the table while it runs. Rows that are inserted afterwards go to the table as it was, and the
-same command takes them over.`,
+With --from-table it also takes over the rows of a dead letter table in the same PostgreSQL database that services wrote before (id,
+event_id, event_type, event_payload, error_message, status, created_at, ...). With --schema the store is in a separate schema, and the table
+stays as it is. In the same schema the table, its archive and those indexes whose names the store needs are renamed; nothing in them is
+changed or removed. Stop what inserts into the table while the command runs. Rows that are inserted later are taken over by the same
+command.`,
 		Example: `  redrive migrate --store postgres://redrive@db/app
   redrive migrate --store postgres://redrive@db/app --from-table dlq_events`,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -31,7 +31,7 @@ func (s *Store) PutToken(ctx context.Context, t driver.Token) error {
 			[]string{"name", "role", "digest", "created_at", "created_by", "expires_at"}, 1),
 			t.Name, t.Role, t.Digest, s.dialect.time(t.CreatedAt), t.CreatedBy, s.dialect.time(t.ExpiresAt))
 		if err == nil && !isNew {
-			err = fmt.Errorf("%w: a token %q exists, or was revoked", dlq.ErrConflict, t.Name)
+			err = fmt.Errorf("%w: a token %q exists; the name of a revoked one is not free again", dlq.ErrConflict, t.Name)
 		}
 		return err
 	})

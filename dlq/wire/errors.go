@@ -28,10 +28,11 @@ type Fault struct {
 }
 
 var (
-	// ErrNotFound means that there is no entry, or run, with this id.
-	ErrNotFound = errors.New("no such entry")
-	// ErrConflict means that the entry is not in the state that the change needs. The error is a [*Conflict].
-	ErrConflict = errors.New("entry is in another state")
+	// ErrNotFound means that there is no entry, run, token or cause with this id or name.
+	ErrNotFound = errors.New("not found")
+	// ErrConflict means that an entry or a run is not in the state that the change needs, and the error is a [*Conflict],
+	// or that a name is taken.
+	ErrConflict = errors.New("conflict")
 	// ErrInvalid means that the request itself is wrong; nothing was changed.
 	ErrInvalid = errors.New("invalid request")
 	// ErrUnavailable means that a store could not be opened because its database does not answer; a later attempt may

@@ -135,7 +135,7 @@ func TestEmployees_BadInput(t *testing.T) {
 		"fix what":              {"", "", []string{"-set", "cpf=1"}, demo.ExitUsage, []string{"-fix and -set go together"}},
 		"fix how":               {"", "", []string{"-fix", "1"}, demo.ExitUsage, []string{"-fix and -set go together"}},
 		"set nothing":           {"", "", []string{"-fix", "1", "-set", "cpf"}, demo.ExitUsage, []string{"field=value"}},
-		"no such entry":         {"", "", []string{"-fix", "1", "-set", "cpf=1"}, demo.ExitFailed, []string{"no such entry"}},
+		"no such entry":         {"", "", []string{"-fix", "1", "-set", "cpf=1"}, demo.ExitFailed, []string{"not found"}},
 		"two files":             {"", "", []string{"a", "b"}, demo.ExitUsage, []string{"2 input files"}},
 	} {
 		t.Run(name, func(t *testing.T) {
