@@ -67,7 +67,7 @@ func (n *normalizer) step() {
 	rest := n.in[n.pos:]
 	c := rest[0]
 	switch {
-	case c == '"' || c == '`' || c == '\'' && !n.insideWord():
+	case c == '"' || c == '`' || c == '\'' && (n.pos == 0 || !isAlnum(n.in[n.pos-1])): // can't has none
 		if end := strings.IndexByte(rest[1:], c); end >= 0 {
 			n.putText(string(c) + "?" + string(c))
 			n.pos += end + 2
@@ -99,11 +99,6 @@ func (n *normalizer) step() {
 		}
 		n.putText(rest[:size])
 	}
-}
-
-// insideWord reports whether an apostrophe at pos is like that of "can't".
-func (n *normalizer) insideWord() bool {
-	return n.pos > 0 && isAlnum(n.in[n.pos-1])
 }
 
 func (n *normalizer) putValue() {

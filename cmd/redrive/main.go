@@ -64,8 +64,7 @@ func runContext(ctx context.Context, args []string, stdin io.Reader, stdout, std
 	cmd, err := root.ExecuteContextC(ctx)
 	if _, coded := errors.AsType[*codedError](err); err != nil && !coded && cobraUsage.MatchString(err.Error()) {
 		// to cobra, an argument that a command does not take is an unknown command
-		text := strings.Replace(err.Error(), "unknown command", "unexpected argument", 1)
-		err = usagef("%s: %s", text, cmd.UseLine())
+		err = usagef("%s: %s", strings.Replace(err.Error(), "unknown command", "unexpected argument", 1), cmd.UseLine())
 	}
 	err = errors.Join(err, a.close())
 	code := exitCode(ctx, err)

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -114,9 +113,6 @@ func (a *app) assemble(ctx context.Context, letters *dlq.Letters, opened map[str
 	if err := s.makeHandler(); err != nil {
 		return nil, err
 	}
-	if err := s.checkTLS(); err != nil {
-		return nil, err
-	}
 	var listen net.ListenConfig
 	listener, err := listen.Listen(ctx, "tcp", s.cfg.Server.Address)
 	if err != nil {
@@ -139,19 +135,7 @@ func (a *app) checkServer(ctx context.Context) error {
 		return err
 	}
 	notices := s.makeNotifications() //nolint:contextcheck // see assemble
-	return errors.Join(a.checkBrokers(), notices, s.makeHandler(), s.checkTLS())
-}
-
-// checkTLS reads the files of the certificate.
-func (s *server) checkTLS() error {
-	pair := s.cfg.Server.TLS
-	if pair.Certificate == "" {
-		return nil
-	}
-	if _, err := tls.LoadX509KeyPair(pair.Certificate, pair.Key); err != nil {
-		return fmt.Errorf("server.tls: %w", err)
-	}
-	return nil
+	return errors.Join(a.checkBrokers(), notices, s.makeHandler())
 }
 
 func (s *server) makeCollector() error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,6 +28,11 @@ import (
 
 // makeHandler makes the HTTP handler.
 func (s *server) makeHandler() error {
+	if pair := s.cfg.Server.TLS; pair.Certificate != "" {
+		if _, err := tls.LoadX509KeyPair(pair.Certificate, pair.Key); err != nil {
+			return fmt.Errorf("server.tls: %w", err)
+		}
+	}
 	auth, err := s.cfg.Server.Auth.Authenticators()
 	if err != nil {
 		return usagef("%v", err)
@@ -93,8 +99,8 @@ func (s *server) web() *http.Server {
 // serve serves until the server is shut down.
 func (s *server) serve(web *http.Server) error {
 	var err error
-	if tls := s.cfg.Server.TLS; tls.Certificate != "" {
-		err = web.ServeTLS(s.listener, tls.Certificate, tls.Key)
+	if pair := s.cfg.Server.TLS; pair.Certificate != "" {
+		err = web.ServeTLS(s.listener, pair.Certificate, pair.Key)
 	} else {
 		err = web.Serve(s.listener)
 	}

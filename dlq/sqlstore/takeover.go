@@ -103,7 +103,11 @@ func (t *target) takeOverLocked(ctx context.Context, done *Takeover, db *sql.DB,
 	if err := done.copy(ctx, db, s, by); err != nil {
 		return err
 	}
-	done.After, err = countTaken(ctx, db, done.Kept, d.archive())
+	// the rows with an entry, which may be in the archive by now, by the status of the row: that of the entry may have
+	// changed since
+	done.After, err = counted(db.QueryContext(ctx, "SELECT "+statusOf+", count(*) FROM "+quoteTable(done.Kept)+
+		" t WHERE 'dlq_events/' || t.id IN (SELECT position FROM dlq_entries UNION ALL SELECT position FROM "+
+		d.archive()+") GROUP BY 1"))
 	if err == nil && !maps.Equal(done.Before, done.After) {
 		err = fmt.Errorf("the table has %v, and of them the store has %v: repeat it when nothing writes to the table",
 			done.Before, done.After)
@@ -298,13 +302,6 @@ func countByStatus(ctx context.Context, query func(context.Context, string, ...a
 	map[string]int64, error,
 ) {
 	return counted(query(ctx, "SELECT "+statusOf+", count(*) FROM "+quoteTable(table)+" t GROUP BY 1"))
-}
-
-// countTaken counts the rows with an entry, which may be in the archive by now, by the status of the row, because that
-// of the entry may have changed since.
-func countTaken(ctx context.Context, db *sql.DB, table, archive string) (map[string]int64, error) {
-	return counted(db.QueryContext(ctx, "SELECT "+statusOf+", count(*) FROM "+quoteTable(table)+" t WHERE 'dlq_events/' "+
-		"|| t.id IN (SELECT position FROM dlq_entries UNION ALL SELECT position FROM "+archive+") GROUP BY 1"))
 }
 
 func counted(rows *sql.Rows, err error) (map[string]int64, error) {

@@ -30,8 +30,7 @@ type Fault struct {
 var (
 	// ErrNotFound means that there is no entry, run, token or cause with this id or name.
 	ErrNotFound = errors.New("not found")
-	// ErrConflict means that an entry or a run is not in the state that the change needs, and the error is a [*Conflict],
-	// or that a name is taken.
+	// ErrConflict means that a name is taken, or that an entry or a run is in another state: a [*Conflict].
 	ErrConflict = errors.New("conflict")
 	// ErrInvalid means that the request itself is wrong; nothing was changed.
 	ErrInvalid = errors.New("invalid request")

@@ -70,7 +70,7 @@ func FromEnvelope(e envelope.Envelope) (event.Event, error) {
 		ev.SetExtension(extErrorTrace, quote(err.Trace))
 	}
 	if d := e.OriginalDelay(); d > 0 {
-		ev.SetExtension(extOriginalDelay, formatDuration(d))
+		ev.SetExtension(extOriginalDelay, "PT"+strconv.FormatFloat(d.Seconds(), 'f', -1, 64)+"S") // such as PT0.3S
 	}
 	if t := e.FirstFailure(); !t.IsZero() {
 		ev.SetExtension(extFirstFailure, t)
@@ -272,11 +272,6 @@ func isMediaType(contentType, want string) bool {
 
 // isoDuration accepts only durations of a fixed length: no years and months.
 var isoDuration = regexp.MustCompile(`^P(?:(\d{1,9})D)?(?:T(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,12}(?:\.\d{1,9})?)S)?)?$`)
-
-// formatDuration returns d as an ISO 8601 duration in seconds: "PT10S", "PT0.3S".
-func formatDuration(d time.Duration) string {
-	return "PT" + strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "S"
-}
 
 // parseDuration reads an ISO 8601 duration of days, hours, minutes and seconds, at most envelope.MaxDelay.
 func parseDuration(text string) (time.Duration, error) {

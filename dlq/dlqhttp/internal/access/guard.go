@@ -193,8 +193,10 @@ func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
 // attempts are slowed down, by address and by account. A password, whose check is slow, waits for others at its address
 // and for its account: many at the same time would all find something left.
 func (g *Guard) authenticate(r *http.Request) (who Principal, err error) {
-	address, account := host(r.RemoteAddr), accountOf(r)
-	_, _, password := r.BasicAuth()
+	// Guesses are counted by the start of the user name, without characters that would add lines to a log. It is a clone:
+	// a part of a name would keep all of it in memory.
+	name, _, password := r.BasicAuth()
+	address, account := host(r.RemoteAddr), clean(strings.Clone(name[:min(len(name), maxActor)]))
 	wrong := false
 	defer func() { //nolint:contextcheck // the request has it
 		if err != nil && !errors.Is(err, ErrNoCredentials) {
@@ -226,13 +228,6 @@ func (g *Guard) authenticate(r *http.Request) (who Principal, err error) {
 		}
 	}
 	return who, err
-}
-
-// accountOf is the start of the user name of the credentials, to count guesses by, without characters that would add
-// lines to a log. It is a clone: a part of a name would keep all of it in memory.
-func accountOf(r *http.Request) string {
-	name, _, _ := r.BasicAuth()
-	return clean(strings.Clone(name[:min(len(name), maxActor)]))
 }
 
 // known reports whether the credentials were correct before. They are always checked, and so are tokens, so that a

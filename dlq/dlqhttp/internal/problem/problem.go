@@ -26,9 +26,7 @@ func Write(w http.ResponseWriter, r *http.Request, status int, detail string) {
 	_ = json.NewEncoder(w).Encode(wire.Problem{Title: http.StatusText(status), Status: status, Detail: detail})
 }
 
-// ForPerson reports whether a browser shows the response: when they open a page, Chromium, Firefox and Safari accept
-// XHTML, which programs do not, while Java's HttpURLConnection accepts text/html by default. The dashboard's script
-// accepts it, too, and shows the reason.
+// ForPerson reports whether a browser shows the response: it accepts XHTML; Java's HttpURLConnection accepts text/html.
 func ForPerson(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "application/xhtml+xml")
 }
