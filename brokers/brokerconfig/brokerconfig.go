@@ -22,16 +22,17 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
-	"github.com/goccy/go-yaml/token"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/internal/duration"
@@ -77,15 +78,19 @@ func Decode(data []byte, into any) error {
 	if err := errors.Join(replace.faults...); err != nil {
 		return fmt.Errorf("brokerconfig: %w", err)
 	}
-	if err := yaml.NodeToValue(body, into, yaml.Strict(), yaml.CustomUnmarshaler(readDuration)); err != nil {
-		if duration := checkDurations(body, err); duration != nil {
-			err = duration
-		} else {
-			err = located(err)
-		}
+	wrong := misfits{anchors: map[string]ast.Node{}}
+	wrong.find(body, reflect.TypeOf(into), "")
+	if err := errors.Join(wrong.faults...); err != nil {
 		return fmt.Errorf("brokerconfig: %w", err)
 	}
+	if err := decode(body, into); err != nil {
+		return fmt.Errorf("brokerconfig: %w", located(err))
+	}
 	return nil
+}
+
+func decode(node ast.Node, into any) error {
+	return yaml.NodeToValue(node, into, yaml.Strict(), yaml.CustomUnmarshaler(readDuration))
 }
 
 // readDuration reads a duration as flags do. goccy/go-yaml 1.19 passes the text of the file, before the replacement.
@@ -102,28 +107,106 @@ func readDuration(into *time.Duration, data []byte) error {
 	return err
 }
 
-// checkDurations finds the value that readDuration rejected, which goccy/go-yaml 1.19 reports without its line.
-func checkDurations(body ast.Node, err error) error {
-	var fault error
-	for _, kind := range []ast.NodeType{ast.StringType, ast.BoolType, ast.IntegerType, ast.FloatType} {
-		for _, n := range ast.Filter(kind, body) {
-			value, unit := n.GetToken().Value, ": write its unit"
-			switch n := n.(type) {
-			case *ast.StringNode:
-				value, unit = n.Value, "" // with its references replaced
-			case *ast.BoolNode:
-				unit = ""
+// misfits finds the values that their keys cannot have. goccy/go-yaml 1.19 reports one at a time and without its key,
+// and takes 1.5 for a whole number.
+type misfits struct {
+	anchors map[string]ast.Node
+	faults  []error
+}
+
+// find looks at the value of a key, and at those below it.
+func (f *misfits) find(node ast.Node, wanted reflect.Type, key string) {
+	for wanted.Kind() == reflect.Pointer {
+		wanted = wanted.Elem()
+	}
+	kind := wanted.Kind()
+	switch reflect.New(wanted).Interface().(type) {
+	case yaml.BytesUnmarshaler, yaml.BytesUnmarshalerContext, yaml.InterfaceUnmarshaler, yaml.InterfaceUnmarshalerContext,
+		yaml.NodeUnmarshaler, yaml.NodeUnmarshalerContext:
+		kind = reflect.Invalid // its keys are not its fields
+	}
+	switch n := node.(type) {
+	case *ast.NullNode:
+		return // the default
+	case *ast.AnchorNode:
+		f.find(n.Value, wanted, key)
+		f.anchors[n.Name.GetToken().Value] = n.Value // not before: it may contain its own alias
+		return
+	case *ast.AliasNode:
+		if named, ok := f.anchors[n.Value.GetToken().Value]; ok {
+			f.find(named, wanted, key)
+		}
+		return // the library reports the others
+	case ast.MapNode:
+		if kind == reflect.Struct || kind == reflect.Map {
+			f.findBelow(n, wanted, key)
+			return
+		}
+	case *ast.SequenceNode:
+		if kind == reflect.Slice {
+			for i, item := range n.Values {
+				f.find(item, wanted.Elem(), fmt.Sprintf("%s[%d]", key, i))
 			}
-			if _, refused := duration.Parse(value); refused != nil && refused.Error() == err.Error() {
-				fault = fmt.Errorf("line %d: %q is not a duration such as 250ms, 30s or 1h30m%s", n.GetToken().Position.Line,
-					value, unit)
+			return
+		}
+	}
+	if fault := misfit(node, wanted); fault != "" {
+		if key != "" {
+			fault = key + ": " + fault
+		}
+		f.faults = append(f.faults, fmt.Errorf("line %d: %s", node.GetToken().Position.Line, fault))
+	}
+}
+
+// findBelow looks at the values of a mapping. The library reports keys that do not exist.
+func (f *misfits) findBelow(node ast.MapNode, wanted reflect.Type, at string) {
+	for pair := node.MapRange(); pair.Next(); {
+		if pair.Key().IsMergeKey() {
+			f.find(pair.Value(), wanted, at)
+			continue
+		}
+		name := pair.Key().GetToken().Value
+		key := strings.TrimPrefix(at+"."+name, ".")
+		if wanted.Kind() == reflect.Map {
+			f.find(pair.Value(), wanted.Elem(), key)
+			continue
+		}
+		for _, field := range reflect.VisibleFields(wanted) {
+			if tag, _, _ := strings.Cut(field.Tag.Get("yaml"), ","); cmp.Or(tag, strings.ToLower(field.Name)) == name {
+				f.find(pair.Value(), field.Type, key)
 			}
 		}
 	}
-	return fault
 }
 
-// quoted are the values that the YAML library quotes in the message of a syntax error.
+// misfit is what a value is not, empty if it fits.
+func misfit(node ast.Node, wanted reflect.Type) string {
+	var number float64
+	value, isNumber := reflect.New(wanted), decode(node, &number) == nil
+	err := decode(node, value.Interface())
+	unlike := value.Elem().CanFloat() && math.IsNaN(number-number) || value.Elem().CanInt() && number != math.Trunc(number)
+	if wanted == reflect.TypeFor[time.Duration]() && err != nil {
+		var text string
+		fault := "not a duration such as 250ms, 30s or 1h30m"
+		if decode(node, &text) == nil {
+			fault = strconv.Quote(text) + " is " + fault
+		}
+		if isNumber {
+			fault += ": write its unit"
+		}
+		return fault
+	}
+	if err == nil && !unlike {
+		return ""
+	}
+	return "not " + cmp.Or(map[reflect.Kind]string{
+		reflect.Bool: "true or false", reflect.String: "a text", reflect.Float64: "a number",
+		reflect.Slice: "a list: write it in square brackets, such as [a, b]",
+		reflect.Map:   "a mapping: write its keys below it", reflect.Struct: "a mapping: write its keys below it",
+	}[wanted.Kind()], "a whole number")
+}
+
+// quoted are the values that the YAML library quotes in the message of an error.
 var quoted = regexp.MustCompile(`"(\\.|[^"\\])*"`)
 
 // located renders an error of the YAML library as line and message. Its own text quotes the surrounding lines, and its
@@ -133,27 +216,9 @@ func located(err error) error {
 	if !errors.As(err, &fault) || fault.GetToken() == nil {
 		return errors.New("the YAML cannot be read")
 	}
-	at, text := fault.GetToken(), fault.GetMessage()
-	if strings.HasSuffix(text, " was used where sequence is expected") {
-		return fmt.Errorf("line %d: not a list: write it in square brackets, such as [a, b]", at.Position.Line)
-	}
-	switch fault := fault.(type) {
-	case *yaml.SyntaxError:
+	text := fault.GetMessage()
+	if _, onlyAKey := fault.(*yaml.UnknownFieldError); !onlyAKey {
 		text = quoted.ReplaceAllString(text, "...")
-	case *yaml.TypeError:
-		text = unfit(at, fault.DstType)
-	case *yaml.OverflowError:
-		text = unfit(at, fault.DstType)
 	}
-	return fmt.Errorf("line %d: %s", at.Position.Line, text)
-}
-
-// unfit names the key of a value and what it should be; the YAML library names the types of Go.
-func unfit(value *token.Token, wanted reflect.Type) string {
-	key := ""
-	if value.Prev != nil && value.Prev.Type == token.MappingValueType && value.Prev.Prev != nil {
-		key = value.Prev.Prev.Value + ": "
-	}
-	kind := map[reflect.Kind]string{reflect.Bool: "true or false", reflect.String: "a text", reflect.Float64: "a number"}
-	return key + "not " + cmp.Or(kind[wanted.Kind()], "a whole number")
+	return fmt.Errorf("line %d: %s", fault.GetToken().Position.Line, text)
 }

@@ -82,20 +82,32 @@ func TestParse_NamesTheLineOfAFault(t *testing.T) {
 		"unknown key":      {"url: mem://\npassword: hush\ngruop: a\n", `brokerconfig: line 3: unknown field "gruop"`},
 		"unknown name key": {"url: mem://\nnaming:\n  preset: laravel\n  ded: x\n", `line 4: unknown field "ded"`},
 		"number":           {"url: mem://\npassword: hush\nconcurrency: many\n", "line 3: concurrency: not a whole number"},
-		"duration":         {"password: hush\ndrain_timeout: soon\n", `line 2: "soon" is not a duration such as 250ms`},
+		"duration":         {"password: hush\ndrain_timeout: soon\n", `line 2: drain_timeout: "soon" is not a duration such as 250ms`},
 		"too large":        {"password: hush\nconcurrency: 99999999999999999999\n", "line 2: concurrency: not a whole"},
 		"truth":            {"password: hush\nrefuse_unrouted: yes please\n", "line 2: refuse_unrouted: not true or false"},
 		"text":             {"password: hush\nname: [a]\n", "line 2: name: not a text"},
-		"truth for time":   {"password: hush\ndrain_timeout: \"true\"\n", `line 2: "true" is not a duration such as 250ms`},
-		"bare duration":    {"password: hush\ndrain_timeout: 20\n", "line 2: "},
+		"truth for time":   {"password: hush\ndrain_timeout: \"true\"\n", `line 2: drain_timeout: "true" is not a duration`},
+		"bare duration":    {"password: hush\ndrain_timeout: 20\n", `line 2: drain_timeout: "20" is `},
 		"bare delay": {
 			"password: hush\ndelays: [10s, 20]\n",
-			`line 2: "20" is not a duration such as 250ms, 30s or 1h30m: write its unit`,
+			`line 2: delays[1]: "20" is not a duration such as 250ms, 30s or 1h30m: write its unit`,
 		},
 		"no list": {
 			"password: x\ndelays: hush\n",
-			"line 2: not a list: write it in square brackets, such as [a, b]",
+			"line 2: delays: not a list: write it in square brackets, such as [a, b]",
 		},
+		"fraction":      {"password: hush\nconcurrency: 1.5\n", "line 2: concurrency: not a whole number"},
+		"no time":       {"password: hush\ndrain_timeout: .inf\n", `line 2: drain_timeout: ".inf" is not a duration`},
+		"list for time": {"password: hush\ndrain_timeout: [1]\n", "line 2: drain_timeout: not a duration such as 250ms"},
+		"text for keys": {"password: hush\nnaming: hush\n", "line 2: naming: not a mapping: write its keys below it"},
+		"text for all":  {"hush\n", "line 1: not a mapping"},
+		"below a key":   {"password: hush\nnaming:\n  preset: [hush]\n", "line 3: naming.preset: not a text"},
+		"several": {
+			"password: [hush]\nconcurrency: 1.5\n",
+			"line 1: password: not a text\nline 2: concurrency: not a whole number",
+		},
+		"by an alias":   {"group: &a hush\nconcurrency: *a\n", "line 1: concurrency: not a whole number"},
+		"itself":        {"params: &a {b: *a}\nconcurrency: 1.5\n", "line 2: concurrency: not a whole number"},
 		"twice":         {"group: a\npassword: hush\ngroup: b\n", "line 3: "},
 		"not YAML":      {"password: hush\nurl: [mem://\n", "brokerconfig: "},
 		"a list":        {"- password: hush\n", "brokerconfig: "},
@@ -104,7 +116,7 @@ func TestParse_NamesTheLineOfAFault(t *testing.T) {
 		"alias":      {"url: mem://\npassword: *hush2\n", "line 2: could not find alias ..."},
 		"literal":    {"url: mem://\npassword: |hush2\n", "line 2: invalid header option: ..."},
 		"folded":     {"url: mem://\npassword: >hush2\n", "line 2: invalid header option: ..."},
-		"tag":        {"url: mem://\npassword: !!bool \"a \\\" hush2\"\n", "line 2: cannot convert ... to boolean"},
+		"tag":        {"url: mem://\npassword: !!bool \"a \\\" hush2\"\n", "line 2: password: not a text"},
 		"reference":  {"url: mem://\npassword: a${hush2 x}b\n", "line 2: a ${...} is not a reference: write ${NAME}, "},
 		"not a name": {"url: mem://\npassword: a${hush2!}b\n", "line 2: a ${...} is not a reference: write ${NAME}, "},
 	} {
@@ -171,6 +183,23 @@ func TestDecode_IntoALargerConfiguration(t *testing.T) {
 
 	require.NoError(t, brokerconfig.Decode(nil, &c), "an empty file changes nothing")
 	require.ErrorContains(t, brokerconfig.Decode([]byte("broker: {uri: mem://}"), &c), `line 1: unknown field "uri"`)
+}
+
+// between reads its numbers from keys that are not its fields.
+type between struct{ Least, Most [2]int }
+
+func (b *between) UnmarshalYAML(read func(any) error) error {
+	var own struct{ Least, Most int }
+	err := read(&own)
+	b.Least, b.Most = [2]int{own.Least}, [2]int{own.Most}
+	return err
+}
+
+func TestDecode_ATypeThatReadsItself(t *testing.T) {
+	var c struct{ Limit between }
+	require.NoError(t, brokerconfig.Decode([]byte("limit: {least: 1, most: 5}\n"), &c))
+	require.Equal(t, 5, c.Limit.Most[0])
+	require.ErrorContains(t, brokerconfig.Decode([]byte("limit: {least: [1]}\n"), &c), "line 1: limit: ")
 }
 
 // A file for another broker, with that driver's params, works with mem:// when only its URL is replaced, so tests need

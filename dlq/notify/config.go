@@ -181,7 +181,7 @@ func (r *Receiver) Validate() error {
 		}
 	}
 	if r.PerHour < 0 {
-		bad("%d an hour: must not be negative", r.PerHour)
+		bad("per_hour %d: must not be negative", r.PerHour)
 	}
 	return errors.Join(errs...)
 }

@@ -94,8 +94,8 @@ func (r Rule) resolve() (Rule, error) {
 		errs = append(errs, errors.New("it selects no entries: set at least one field, such as the reason or the topic"))
 	}
 	if r.After < 0 || r.MaxAfter < r.After || r.Redrives < 1 || r.Redrives > maxRedrives || r.Rate < 0 {
-		errs = append(errs, fmt.Errorf("after %s to %s, %d redrives, rate %v: must be positive, in order, and at most %d "+
-			"redrives", r.After, r.MaxAfter, r.Redrives, r.Rate, maxRedrives))
+		errs = append(errs, fmt.Errorf("after %s, max_after %s, redrives %d, rate %v: must be positive, in order, and at "+
+			"most %d redrives", r.After, r.MaxAfter, r.Redrives, r.Rate, maxRedrives))
 	}
 	if r.Reason != "" && !slices.Contains(reasons(), string(r.Reason)) {
 		errs = append(errs, fmt.Errorf("reason %q: one of %s", r.Reason, strings.Join(reasons(), ", ")))

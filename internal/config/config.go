@@ -179,10 +179,10 @@ func (c *Config) validate(store bool) error {
 	}
 	c.validateBrokers(&f)
 	c.validateCollector(&f)
-	c.validateRedrive(&f)
-	if c.Retention.Resolved < 0 || c.Retention.Discarded < 0 {
-		f.add("retention: must not be negative")
+	if _, err := redrive.ResolveRules(c.Redrive.Rules); err != nil {
+		f.add("redrive.rules: %w", err)
 	}
+	c.validateNumbers(&f)
 	_, _, redaction := c.Redaction.Rules()
 	_, level := c.Log.level()
 	c.Notifications.validate(&f)
@@ -228,25 +228,38 @@ func (c *Config) validateCollector(f *faults) {
 		}
 		seen[id] = true
 	}
+}
+
+// validateNumbers finds the numbers below zero, except those that the packages of brokers, rules and receivers check.
+func (c *Config) validateNumbers(f *faults) {
+	r, l := &c.Redrive, &c.Server.Limits
 	if c.Collector.Concurrency < 1 {
 		f.add("collector.concurrency: %d: must be at least 1", c.Collector.Concurrency)
 	}
-}
-
-func (c *Config) validateRedrive(f *faults) {
-	r := &c.Redrive
-	if _, err := redrive.ResolveRules(r.Rules); err != nil {
-		f.add("redrive.rules: %w", err)
-	}
-	if r.PublishTimeout < 0 || r.RunLease < 0 {
-		f.add("redrive.publish_timeout %s, redrive.run_lease %s: must not be negative", r.PublishTimeout, r.RunLease)
-	}
-	if c.Collector.Hold < 0 || r.OutcomeTimeout < 0 || r.Rate < 0 {
-		f.add("collector.hold %s, redrive.outcome_timeout %s, redrive.rate %v: must not be negative",
-			c.Collector.Hold, r.OutcomeTimeout, r.Rate)
-	}
-	if r.ApprovalWindow < 0 || r.ApprovalAbove != nil && *r.ApprovalAbove < 0 {
-		f.add("redrive.approval_above, redrive.approval_window: must not be negative")
+	for _, number := range []struct {
+		key      string
+		negative bool
+	}{
+		{"collector.hold", c.Collector.Hold < 0},
+		{"redrive.rate", r.Rate < 0},
+		{"redrive.outcome_timeout", r.OutcomeTimeout < 0},
+		{"redrive.publish_timeout", r.PublishTimeout < 0},
+		{"redrive.run_lease", r.RunLease < 0},
+		{"redrive.approval_above", r.ApprovalAbove != nil && *r.ApprovalAbove < 0},
+		{"redrive.approval_window", r.ApprovalWindow < 0},
+		{"server.auth.oidc.session", c.Server.Auth.OIDC != nil && c.Server.Auth.OIDC.Session < 0},
+		{"server.limits.body", l.Body < 0},
+		{"server.limits.import", l.Import < 0},
+		{"server.limits.burst", l.Burst < 0},
+		{"server.limits.streams", l.Streams < 0},
+		{"server.limits.timeout", l.Timeout < 0},
+		{"retention.resolved", c.Retention.Resolved < 0},
+		{"retention.discarded", c.Retention.Discarded < 0},
+		{"notifications.interval", c.Notifications.Interval < 0},
+	} {
+		if number.negative {
+			f.add("%s: must not be negative", number.key)
+		}
 	}
 }
 

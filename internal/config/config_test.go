@@ -136,7 +136,7 @@ func TestParse_Faults(t *testing.T) {
 		},
 		"no store": {"log: {level: info}", "store.url: required"},
 		"empty":    {"", "store.url: required"},
-		"duration": {"store: {url: x.db}\ncollector: {hold: soon}", `line 2: "soon" is not a duration`},
+		"duration": {"store: {url: x.db}\ncollector: {hold: soon}", `line 2: collector.hold: "soon" is not a duration`},
 		"a DSN":    {"store: {url: 'host=db password=x'}", "store: dlq: open: this is a database driver's connection string"},
 		"a mistyped store": {
 			"store: {url: 'posgres://db/app'}",
@@ -223,7 +223,7 @@ func TestParse_Faults(t *testing.T) {
 		"limits":      {"store: {url: x.db}\nserver: {limits: {body: -1}}", "server.limits"},
 		"redaction":   {"store: {url: x.db}\nredaction: {paths: [card]}", "a path begins with $"},
 		"reveal":      {"store: {url: x.db}\nredaction: {reveal_to: boss}", "redaction.reveal_to"},
-		"retention":   {"store: {url: x.db}\nretention: {resolved: -1h}", "retention: must not be negative"},
+		"retention":   {"store: {url: x.db}\nretention: {resolved: -1h}", "retention.resolved: must not be negative"},
 		"clear text":  {receivers + "[{name: a, url: 'http://h.example', format: slack}]}", "must be https"},
 		"not signed":  {receivers + "[{name: a, url: 'https://h.example'}]}", "a secret is required"},
 		"receiver twice": {

@@ -175,10 +175,6 @@ func (s *Server) validate() error {
 			f.add("server.hosts: %s: without the port", h)
 		}
 	}
-	l := &s.Limits
-	if l.Body < 0 || l.Import < 0 || l.Burst < 0 || l.Streams < 0 || l.Timeout < 0 {
-		f.add("server.limits: must not be negative")
-	}
 	return errors.Join(f...)
 }
 
