@@ -78,9 +78,7 @@ func Decode(data []byte, into any) error {
 	if err := errors.Join(replace.faults...); err != nil {
 		return fmt.Errorf("brokerconfig: %w", err)
 	}
-	wrong := misfits{anchors: map[string]ast.Node{}}
-	wrong.find(body, reflect.TypeOf(into), "")
-	if err := errors.Join(wrong.faults...); err != nil {
+	if err := errors.Join(misfits(body, reflect.TypeOf(into), "")...); err != nil {
 		return fmt.Errorf("brokerconfig: %w", err)
 	}
 	if err := decode(body, into); err != nil {
@@ -107,103 +105,80 @@ func readDuration(into *time.Duration, data []byte) error {
 	return err
 }
 
-// misfits finds the values that their keys cannot have. goccy/go-yaml 1.19 reports one at a time and without its key,
-// and takes 1.5 for a whole number.
-type misfits struct {
-	anchors map[string]ast.Node
-	faults  []error
-}
-
-// find looks at the value of a key, and at those below it.
-func (f *misfits) find(node ast.Node, wanted reflect.Type, key string) {
+// misfits are the values at key, and below it, that their keys cannot have. goccy/go-yaml 1.19 reports one at a time
+// and without its key, and takes 1.5 for a whole number.
+func misfits(node ast.Node, wanted reflect.Type, key string) (faults []error) {
 	for wanted.Kind() == reflect.Pointer {
 		wanted = wanted.Elem()
 	}
+	_, reads := reflect.New(wanted).Interface().(yaml.InterfaceUnmarshaler) // keys that are not its fields
 	kind := wanted.Kind()
-	switch reflect.New(wanted).Interface().(type) {
-	case yaml.BytesUnmarshaler, yaml.BytesUnmarshalerContext, yaml.InterfaceUnmarshaler, yaml.InterfaceUnmarshalerContext,
-		yaml.NodeUnmarshaler, yaml.NodeUnmarshalerContext:
-		kind = reflect.Invalid // its keys are not its fields
-	}
 	switch n := node.(type) {
-	case *ast.NullNode:
-		return // the default
-	case *ast.AnchorNode:
-		f.find(n.Value, wanted, key)
-		f.anchors[n.Name.GetToken().Value] = n.Value // not before: it may contain its own alias
-		return
-	case *ast.AliasNode:
-		if named, ok := f.anchors[n.Value.GetToken().Value]; ok {
-			f.find(named, wanted, key)
-		}
-		return // the library reports the others
+	case *ast.NullNode, *ast.AnchorNode, *ast.AliasNode:
+		return nil // the default, or left to the library
 	case ast.MapNode:
+		for pair := n.MapRange(); (kind == reflect.Struct || kind == reflect.Map) && !reads && pair.Next(); {
+			name := pair.Key().GetToken().Value
+			if below := typeOf(wanted, name); below != nil {
+				faults = append(faults, misfits(pair.Value(), below, strings.TrimPrefix(key+"."+name, "."))...)
+			}
+		}
 		if kind == reflect.Struct || kind == reflect.Map {
-			f.findBelow(n, wanted, key)
-			return
+			return faults
 		}
 	case *ast.SequenceNode:
 		if kind == reflect.Slice {
 			for i, item := range n.Values {
-				f.find(item, wanted.Elem(), fmt.Sprintf("%s[%d]", key, i))
+				faults = append(faults, misfits(item, wanted.Elem(), fmt.Sprintf("%s[%d]", key, i))...)
 			}
-			return
+			return faults
 		}
 	}
 	if fault := misfit(node, wanted); fault != "" {
-		if key != "" {
-			fault = key + ": " + fault
-		}
-		f.faults = append(f.faults, fmt.Errorf("line %d: %s", node.GetToken().Position.Line, fault))
+		fault = strings.TrimPrefix(key+": "+fault, ": ")
+		return []error{fmt.Errorf("line %d: %s", node.GetToken().Position.Line, fault)}
 	}
+	return nil
 }
 
-// findBelow looks at the values of a mapping. The library reports keys that do not exist.
-func (f *misfits) findBelow(node ast.MapNode, wanted reflect.Type, at string) {
-	for pair := node.MapRange(); pair.Next(); {
-		if pair.Key().IsMergeKey() {
-			f.find(pair.Value(), wanted, at)
-			continue
-		}
-		name := pair.Key().GetToken().Value
-		key := strings.TrimPrefix(at+"."+name, ".")
-		if wanted.Kind() == reflect.Map {
-			f.find(pair.Value(), wanted.Elem(), key)
-			continue
-		}
-		for _, field := range reflect.VisibleFields(wanted) {
-			if tag, _, _ := strings.Cut(field.Tag.Get("yaml"), ","); cmp.Or(tag, strings.ToLower(field.Name)) == name {
-				f.find(pair.Value(), field.Type, key)
-			}
+// typeOf is the type of the values of a key, nil if there is no such key, which the library reports.
+func typeOf(wanted reflect.Type, name string) reflect.Type {
+	if wanted.Kind() == reflect.Map {
+		return wanted.Elem()
+	}
+	for _, field := range reflect.VisibleFields(wanted) {
+		if tag, _, _ := strings.Cut(field.Tag.Get("yaml"), ","); cmp.Or(tag, strings.ToLower(field.Name)) == name {
+			return field.Type
 		}
 	}
+	return nil
 }
 
 // misfit is what a value is not, empty if it fits.
 func misfit(node ast.Node, wanted reflect.Type) string {
 	var number float64
+	var text string
 	value, isNumber := reflect.New(wanted), decode(node, &number) == nil
 	err := decode(node, value.Interface())
 	unlike := value.Elem().CanFloat() && math.IsNaN(number-number) || value.Elem().CanInt() && number != math.Trunc(number)
-	if wanted == reflect.TypeFor[time.Duration]() && err != nil {
-		var text string
-		fault := "not a duration such as 250ms, 30s or 1h30m"
+	fault := "not " + cmp.Or(map[reflect.Kind]string{
+		reflect.Bool: "true or false", reflect.String: "a text", reflect.Float64: "a number",
+		reflect.Slice: "a list: write it in square brackets, such as [a, b]",
+		reflect.Map:   "a mapping: write its keys below it", reflect.Struct: "a mapping: write its keys below it",
+	}[wanted.Kind()], "a whole number")
+	if wanted == reflect.TypeFor[time.Duration]() {
+		fault = "not a duration such as 250ms, 30s or 1h30m"
 		if decode(node, &text) == nil {
 			fault = strconv.Quote(text) + " is " + fault
 		}
 		if isNumber {
 			fault += ": write its unit"
 		}
-		return fault
 	}
 	if err == nil && !unlike {
 		return ""
 	}
-	return "not " + cmp.Or(map[reflect.Kind]string{
-		reflect.Bool: "true or false", reflect.String: "a text", reflect.Float64: "a number",
-		reflect.Slice: "a list: write it in square brackets, such as [a, b]",
-		reflect.Map:   "a mapping: write its keys below it", reflect.Struct: "a mapping: write its keys below it",
-	}[wanted.Kind()], "a whole number")
+	return fault
 }
 
 // quoted are the values that the YAML library quotes in the message of an error.

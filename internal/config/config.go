@@ -236,30 +236,22 @@ func (c *Config) validateNumbers(f *faults) {
 	if c.Collector.Concurrency < 1 {
 		f.add("collector.concurrency: %d: must be at least 1", c.Collector.Concurrency)
 	}
-	for _, number := range []struct {
-		key      string
-		negative bool
-	}{
-		{"collector.hold", c.Collector.Hold < 0},
-		{"redrive.rate", r.Rate < 0},
-		{"redrive.outcome_timeout", r.OutcomeTimeout < 0},
-		{"redrive.publish_timeout", r.PublishTimeout < 0},
-		{"redrive.run_lease", r.RunLease < 0},
-		{"redrive.approval_above", r.ApprovalAbove != nil && *r.ApprovalAbove < 0},
-		{"redrive.approval_window", r.ApprovalWindow < 0},
-		{"server.auth.oidc.session", c.Server.Auth.OIDC != nil && c.Server.Auth.OIDC.Session < 0},
-		{"server.limits.body", l.Body < 0},
-		{"server.limits.import", l.Import < 0},
-		{"server.limits.burst", l.Burst < 0},
-		{"server.limits.streams", l.Streams < 0},
-		{"server.limits.timeout", l.Timeout < 0},
-		{"retention.resolved", c.Retention.Resolved < 0},
-		{"retention.discarded", c.Retention.Discarded < 0},
-		{"notifications.interval", c.Notifications.Interval < 0},
-	} {
-		if number.negative {
-			f.add("%s: must not be negative", number.key)
-		}
+	if c.Collector.Hold < 0 || r.OutcomeTimeout < 0 || r.Rate < 0 || r.PublishTimeout < 0 || r.RunLease < 0 {
+		f.add("collector.hold %s, redrive.outcome_timeout %s, rate %v, publish_timeout %s, run_lease %s: must not be "+
+			"negative", c.Collector.Hold, r.OutcomeTimeout, r.Rate, r.PublishTimeout, r.RunLease)
+	}
+	if r.ApprovalWindow < 0 || r.ApprovalAbove != nil && *r.ApprovalAbove < 0 {
+		f.add("redrive.approval_above, redrive.approval_window: must not be negative")
+	}
+	if oidc := c.Server.Auth.OIDC; oidc != nil && oidc.Session < 0 {
+		f.add("server.auth.oidc.session %s: must not be negative", oidc.Session)
+	}
+	if l.Body < 0 || l.Import < 0 || l.Burst < 0 || l.Streams < 0 || l.Timeout < 0 {
+		f.add("server.limits.body %d, import %d, burst %d, streams %d, timeout %s: must not be negative", l.Body, l.Import,
+			l.Burst, l.Streams, l.Timeout)
+	}
+	if kept := c.Retention; kept.Resolved < 0 || kept.Discarded < 0 {
+		f.add("retention.resolved %s, discarded %s: must not be negative", kept.Resolved, kept.Discarded)
 	}
 }
 

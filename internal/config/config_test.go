@@ -223,7 +223,7 @@ func TestParse_Faults(t *testing.T) {
 		"limits":      {"store: {url: x.db}\nserver: {limits: {body: -1}}", "server.limits"},
 		"redaction":   {"store: {url: x.db}\nredaction: {paths: [card]}", "a path begins with $"},
 		"reveal":      {"store: {url: x.db}\nredaction: {reveal_to: boss}", "redaction.reveal_to"},
-		"retention":   {"store: {url: x.db}\nretention: {resolved: -1h}", "retention.resolved: must not be negative"},
+		"retention":   {"store: {url: x.db}\nretention: {resolved: -1h}", "retention.resolved -1h0m0s, discarded 0s: must not be negative"},
 		"clear text":  {receivers + "[{name: a, url: 'http://h.example', format: slack}]}", "must be https"},
 		"not signed":  {receivers + "[{name: a, url: 'https://h.example'}]}", "a secret is required"},
 		"receiver twice": {

@@ -18,8 +18,8 @@ func (n *Notifications) validate(f *faults) {
 	if err := notify.ValidateReceivers(n.Receivers); err != nil {
 		f.add("notifications.receivers: %w", err)
 	}
-	if n.Quiet < 0 || n.Quiet%time.Hour != 0 {
-		f.add("notifications.quiet: %s: must be whole hours, and not negative", n.Quiet)
+	if n.Quiet < 0 || n.Quiet%time.Hour != 0 || n.Interval < 0 {
+		f.add("notifications.quiet %s: must be whole hours; interval %s: must not be negative", n.Quiet, n.Interval)
 	}
 }
 
