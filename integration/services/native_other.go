@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"syscall"
+	"time"
 )
 
 // Servers are started natively only on Debian; elsewhere the TEST_* variables must name servers, for example those of
@@ -21,3 +22,4 @@ func (account) own(...string) error               { return nil }
 func tryLock(*os.File) error                      { return errors.ErrUnsupported }
 func descendants(int) []int                       { return nil }
 func alive(int) bool                              { return false }
+func cpuTime(int) time.Duration                   { return 0 }

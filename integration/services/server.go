@@ -21,9 +21,13 @@ import (
 // ErrExternal is returned when a test tries to stop or kill a server that the environment names.
 var ErrExternal = errors.New("services: the environment names this server, so tests must not stop it")
 
-// startPatience is how long a starting server may log nothing: it takes 1 to 8 s on an idle machine, and minutes on a
-// very busy one.
-const startPatience = await.Patience
+const (
+	// startPatience is how long a starting server may log nothing and not get on: a start takes 1 to 8 s on an idle
+	// machine, and minutes on a very busy one.
+	startPatience = await.Patience
+	// startStep is the processor time in which a starting server gets on. One that hangs uses less in startPatience.
+	startStep = 500 * time.Millisecond
+)
 
 // startAttempts bounds the attempts to start a server that ends immediately.
 const startAttempts = 5
@@ -117,12 +121,15 @@ func (s *server) startOnce(ctx context.Context) (*process, error) {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stuck := time.AfterFunc(startPatience, func() { cancel(fmt.Errorf("has logged nothing for %s", startPatience)) })
+	stuck := time.AfterFunc(startPatience, func() {
+		cancel(fmt.Errorf("has logged nothing, and has hardly run, for %s", startPatience))
+	})
 	defer stuck.Stop()
-	logged := int64(0)
+	progress := int64(0) // bytes logged, and steps of processor time
 	err = poll(ctx, func() error {
-		if info, err := os.Stat(s.logPath()); err == nil && info.Size() > logged {
-			logged = info.Size()
+		now := int64(cpuTime(proc.cmd.Process.Pid) / startStep)
+		if info, err := os.Stat(s.logPath()); err == nil && now+info.Size() > progress {
+			progress = now + info.Size()
 			stuck.Reset(startPatience)
 		}
 		select {
