@@ -18,8 +18,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// transport is RabbitMQ as the engine sees it. It keeps two connections: a broker that is short of memory stops reading
-// from connections that publish, and acks sent on such a connection would not arrive.
+// transport is RabbitMQ as the engine sees it. It does not consume on the connection that publishes: a broker that is
+// short of memory stops reading from those, and acks sent there would not arrive.
 type transport struct {
 	cfg    brokers.Config
 	design *design
