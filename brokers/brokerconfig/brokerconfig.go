@@ -111,72 +111,88 @@ func misfits(node ast.Node, wanted reflect.Type, key string) (faults []error) {
 	for wanted.Kind() == reflect.Pointer {
 		wanted = wanted.Elem()
 	}
-	_, reads := reflect.New(wanted).Interface().(yaml.InterfaceUnmarshaler) // keys that are not its fields
-	kind := wanted.Kind()
-	switch n := node.(type) {
-	case *ast.NullNode, *ast.AnchorNode, *ast.AliasNode:
-		return nil // the default, or left to the library
-	case ast.MapNode:
-		for pair := n.MapRange(); (kind == reflect.Struct || kind == reflect.Map) && !reads && pair.Next(); {
+	if anchor, ok := node.(*ast.AnchorNode); ok {
+		node = anchor.Value
+	}
+	mapping, isMapping := node.(ast.MapNode)
+	list, isList := node.(*ast.SequenceNode)
+	switch kind := wanted.Kind(); {
+	case isUnchecked(node, wanted):
+	case isMapping && (kind == reflect.Map || kind == reflect.Struct):
+		for pair := mapping.MapRange(); pair.Next(); {
 			name := pair.Key().GetToken().Value
 			if below := typeOf(wanted, name); below != nil {
 				faults = append(faults, misfits(pair.Value(), below, strings.TrimPrefix(key+"."+name, "."))...)
 			}
 		}
-		if kind == reflect.Struct || kind == reflect.Map {
-			return faults
+	case isList && kind == reflect.Slice:
+		for i, item := range list.Values {
+			faults = append(faults, misfits(item, wanted.Elem(), fmt.Sprintf("%s[%d]", key, i))...)
 		}
-	case *ast.SequenceNode:
-		if kind == reflect.Slice {
-			for i, item := range n.Values {
-				faults = append(faults, misfits(item, wanted.Elem(), fmt.Sprintf("%s[%d]", key, i))...)
-			}
-			return faults
-		}
+	case !fits(node, wanted):
+		fault := strings.TrimPrefix(key+": "+misfit(node, wanted), ": ")
+		faults = append(faults, fmt.Errorf("line %d: %s", node.GetToken().Position.Line, fault))
 	}
-	if fault := misfit(node, wanted); fault != "" {
-		fault = strings.TrimPrefix(key+": "+fault, ": ")
-		return []error{fmt.Errorf("line %d: %s", node.GetToken().Position.Line, fault)}
-	}
-	return nil
+	return faults
+}
+
+// isUnchecked reports whether a value is left to the library: null means the default, an alias is checked where its
+// anchor is, and an interface, or a type that reads itself, takes other values than its kind.
+func isUnchecked(node ast.Node, wanted reflect.Type) bool {
+	_, readsYAML := reflect.PointerTo(wanted).MethodByName("UnmarshalYAML")
+	_, readsText := reflect.PointerTo(wanted).MethodByName("UnmarshalText")
+	return readsYAML || readsText || wanted.Kind() == reflect.Interface || node.Type() == ast.NullType ||
+		node.Type() == ast.AliasType
 }
 
 // typeOf is the type of the values of a key, nil if there is no such key, which the library reports.
 func typeOf(wanted reflect.Type, name string) reflect.Type {
-	if wanted.Kind() == reflect.Map {
+	switch {
+	case name == "<<": // merges keys
+		return wanted
+	case wanted.Kind() == reflect.Map:
 		return wanted.Elem()
 	}
 	for _, field := range reflect.VisibleFields(wanted) {
-		if tag, _, _ := strings.Cut(field.Tag.Get("yaml"), ","); cmp.Or(tag, strings.ToLower(field.Name)) == name {
+		tag, _, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+		if field.IsExported() && cmp.Or(tag, strings.ToLower(field.Name)) == name {
 			return field.Type
 		}
 	}
 	return nil
 }
 
-// misfit is what a value is not, empty if it fits.
-func misfit(node ast.Node, wanted reflect.Type) string {
-	var number float64
-	var text string
-	value, isNumber := reflect.New(wanted), decode(node, &number) == nil
-	err := decode(node, value.Interface())
-	unlike := value.Elem().CanFloat() && math.IsNaN(number-number) || value.Elem().CanInt() && number != math.Trunc(number)
-	fault := "not " + cmp.Or(map[reflect.Kind]string{
-		reflect.Bool: "true or false", reflect.String: "a text", reflect.Float64: "a number",
-		reflect.Slice: "a list: write it in square brackets, such as [a, b]",
-		reflect.Map:   "a mapping: write its keys below it", reflect.Struct: "a mapping: write its keys below it",
-	}[wanted.Kind()], "a whole number")
-	if wanted == reflect.TypeFor[time.Duration]() {
-		fault = "not a duration such as 250ms, 30s or 1h30m"
-		if decode(node, &text) == nil {
-			fault = strconv.Quote(text) + " is " + fault
-		}
-		if isNumber {
-			fault += ": write its unit"
-		}
+// fits reports whether a type can have a value, and exactly this one.
+func fits(node ast.Node, wanted reflect.Type) bool {
+	value := reflect.New(wanted)
+	if decode(node, value.Interface()) != nil {
+		return false
 	}
-	if err == nil && !unlike {
-		return ""
+	var number float64
+	_ = decode(node, &number) // 0 for a text, such as a duration
+	if value.Elem().CanFloat() {
+		return !math.IsNaN(number) && !math.IsInf(number, 0)
+	}
+	return !value.Elem().CanInt() && !value.Elem().CanUint() || number == math.Trunc(number)
+}
+
+// misfit is what a value is not.
+func misfit(node ast.Node, wanted reflect.Type) string {
+	if wanted != reflect.TypeFor[time.Duration]() {
+		return "not " + cmp.Or(map[reflect.Kind]string{
+			reflect.Bool: "true or false", reflect.String: "a text", reflect.Float32: "a number", reflect.Float64: "a number",
+			reflect.Slice: "a list: write it in square brackets, such as [a, b]",
+			reflect.Map:   "a mapping: write its keys below it", reflect.Struct: "a mapping: write its keys below it",
+		}[wanted.Kind()], "a whole number")
+	}
+	fault := "not a duration such as 250ms, 30s or 1h30m"
+	var text string
+	if decode(node, &text) == nil {
+		fault = strconv.Quote(text) + " is " + fault
+	}
+	var number float64
+	if decode(node, &number) == nil {
+		fault += ": write its unit"
 	}
 	return fault
 }

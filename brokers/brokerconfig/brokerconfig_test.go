@@ -183,8 +183,11 @@ func TestDecode_IntoALargerConfiguration(t *testing.T) {
 	require.ErrorContains(t, brokerconfig.Decode([]byte("broker: {uri: mem://}"), &c), `line 1: unknown field "uri"`)
 }
 
-// between reads its numbers from keys that are not its fields.
-type between struct{ Least, Most [2]int }
+// between and keyed read other values than their fields have.
+type (
+	between struct{ Least, Most [2]int }
+	keyed   struct{ Key []string }
+)
 
 func (b *between) UnmarshalYAML(read func(any) error) error {
 	var own struct{ Least, Most int }
@@ -193,11 +196,50 @@ func (b *between) UnmarshalYAML(read func(any) error) error {
 	return err
 }
 
+func (k *keyed) UnmarshalYAML(text []byte) error {
+	k.Key = []string{string(text)}
+	return nil
+}
+
 func TestDecode_ATypeThatReadsItself(t *testing.T) {
-	var c struct{ Limit between }
-	require.NoError(t, brokerconfig.Decode([]byte("limit: {least: 1, most: 5}\n"), &c))
+	var c struct {
+		Limit between
+		By    keyed
+	}
+	require.NoError(t, brokerconfig.Decode([]byte("limit: {least: 1, most: 5}\nby: {key: a}\n"), &c))
 	require.Equal(t, 5, c.Limit.Most[0])
+	require.Equal(t, []string{"{key: a}"}, c.By.Key)
 	require.ErrorContains(t, brokerconfig.Decode([]byte("limit: {least: [1]}\n"), &c), "line 1: ")
+}
+
+// Anchors, aliases and merge keys are as good as what they stand for, and as bad.
+func TestDecode_Anchors(t *testing.T) {
+	type config struct {
+		hold  int
+		Hold  time.Duration
+		Count uint
+		Texts map[string]string
+		Any   map[string]any
+	}
+	for text, want := range map[string]config{
+		"hold: &a 1h\ncount: &b 5":  {Hold: time.Hour, Count: 5},
+		"texts: {<<: {a: b}, c: d}": {Texts: map[string]string{"a": "b", "c": "d"}},
+		"any: {x: &a {b: c}, y: {<<: *a}, z: [1, *a]}": {Any: map[string]any{
+			"x": map[string]any{"b": "c"}, "y": map[string]any{"b": "c"}, "z": []any{uint64(1), map[string]any{"b": "c"}},
+		}},
+	} {
+		var c config
+		require.NoError(t, brokerconfig.Decode([]byte(text), &c), text)
+		require.Equal(t, want, c, text)
+	}
+	for text, fault := range map[string]string{
+		"count: &a 1.5":               "line 1: count: not a whole number",
+		"hold: &a 1":                  `line 1: hold: "1" is not a duration`,
+		"<<: {count: 1.5}":            "count: not a whole number",
+		"texts: {<<: {a: [b]}, c: d}": "a: not a text",
+	} {
+		require.ErrorContains(t, brokerconfig.Decode([]byte(text), &config{hold: 1}), fault, text)
+	}
 }
 
 // A file for another broker, with that driver's params, works with mem:// when only its URL is replaced, so tests need
