@@ -88,7 +88,7 @@ func (p *person) send(method, at string, form url.Values) (*http.Response, strin
 	p.t.Helper()
 	r, err := http.NewRequestWithContext(p.t.Context(), method, at, strings.NewReader(form.Encode()))
 	require.NoError(p.t, err)
-	r.Header.Set("Accept", "text/html")
+	r.Header.Set("Accept", "text/html,application/xhtml+xml")
 	if form != nil {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}

@@ -3,6 +3,7 @@ package dashboard_test
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -127,9 +128,30 @@ func TestForms_Refused(t *testing.T) {
 		b := s.open(t, "ana:operator")
 		b.expect("429")
 		b.visit(path)
-		eval[bool](b, `(Promise.all([...Array(300)].map(() => fetch("."))).then(() => { window.spent = true }), true)`)
+		eval[bool](b, `(Promise.all([...Array(300)].map(() => fetch(location))).then(() => { window.spent = true }), true)`)
 		b.wait(`window.spent`) // every request of this client is refused from here on
 		b.fill(form.field, "5")
 		b.wait(fmt.Sprintf(`document.querySelector(%q).innerText.includes("try again in")`, form.where))
 	}
+}
+
+// A refresh of the page asks as a person does: where there is a login, a refusal that is for programs would have the
+// browser ask for a password over the page.
+func TestRefresh_OfAPerson(t *testing.T) {
+	accepts := make(chan string, 1)
+	s := newSite(t, func(c *dlqhttp.Config) {
+		c.Auth = []dlqhttp.Authenticator{dlqhttp.AuthenticatorFunc(func(r *http.Request) (dlqhttp.Principal, error) {
+			if r.Header.Get("Hx-Request") != "" {
+				select {
+				case accepts <- r.Header.Get("Accept"):
+				default:
+				}
+			}
+			return testUser(r)
+		})}
+	})
+	b := s.open(t, "ana:operator")
+	b.visit("/")
+	eval[bool](b, `(htmx.trigger("#live", "redrive:refresh"), true)`)
+	require.Contains(t, <-accepts, "application/xhtml+xml")
 }

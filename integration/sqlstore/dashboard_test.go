@@ -36,7 +36,7 @@ func BenchmarkDashboard(b *testing.B) {
 	get := func(h http.Handler, path string) {
 		r := httptest.NewRequestWithContext(b.Context(), http.MethodGet, "http://localhost"+path, http.NoBody)
 		r.RemoteAddr = "127.0.0.1:4711"
-		r.Header.Set("Accept", "text/html")
+		r.Header.Set("Accept", "text/html,application/xhtml+xml")
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		require.Equal(b, http.StatusOK, w.Code, path)

@@ -9,9 +9,12 @@
     get: (name) => { try { return localStorage.getItem("redrive." + name); } catch { return null; } },
     set: (name, value) => { try { localStorage.setItem("redrive." + name, value); } catch { /* private window */ } },
   };
-  // pageOf fetches a page. A refusal comes as a page, too: the script shows its reason.
+  // A refusal comes as a page, too, and asks for no password in the browser's own dialogue.
+  const asPage = "text/html,application/xhtml+xml";
+  document.addEventListener("htmx:config:request", (e) => { e.detail.ctx.request.headers.Accept = asPage; });
+  // pageOf fetches a page. The script shows the reason of a refusal.
   const pageOf = async (url, options) => {
-    const answer = await fetch(url, { headers: { Accept: "text/html,application/xhtml+xml" }, ...options });
+    const answer = await fetch(url, { headers: { Accept: asPage }, ...options });
     return new DOMParser().parseFromString(await answer.text(), "text/html");
   };
   const reasonIn = (page) => $$("main h1, main h1 + p", page).map((e) => e.textContent.trim()).join(": ") || "the server's answer is no page";
