@@ -146,15 +146,18 @@ func returned(g *wire.Group, since time.Time, quiet time.Duration) (time.Time, b
 
 // stopped returns notices of runs that need a person.
 func (n *Notifier) stopped(ctx context.Context, now time.Time, muted map[string]bool) ([]wire.Notice, error) {
-	var found []wire.Notice
-	if n.runs == nil {
-		return nil, nil
-	}
+	var runs []redrive.Run
 	filter := redrive.RunFilter{States: []redrive.State{redrive.Stopped, redrive.AwaitingApproval}}
-	runs, _, err := n.runs.Runs(ctx, filter, dlq.Page{Limit: driver.MaxPage})
-	if err != nil {
-		return nil, err
+	for page := (dlq.Page{Limit: driver.MaxPage}); n.runs != nil; {
+		more, next, err := n.runs.Runs(ctx, filter, page)
+		if err != nil {
+			return nil, err
+		}
+		if runs, page.After = append(runs, more...), next; next == "" {
+			break
+		}
 	}
+	var found []wire.Notice
 	for i := range runs {
 		run := &runs[i]
 		at := run.ChangedAt

@@ -525,6 +525,31 @@ func TestNotifier_RunsBeforeCauses(t *testing.T) {
 	}
 }
 
+// short is a store with short pages of runs.
+type short struct {
+	driver.NoticeStore
+	redrive.Store
+}
+
+func (s short) Runs(ctx context.Context, f redrive.RunFilter, p dlq.Page) ([]redrive.Run, string, error) {
+	p.Limit = 2
+	return s.Store.Runs(ctx, f, p)
+}
+
+// Runs stay stopped until a person continues them: one that stops is reported, however many younger ones there are.
+func TestNotifier_RunsOfAllPages(t *testing.T) {
+	t.Parallel()
+	letters, ops := open(t, filepath.Join(t.TempDir(), "dead.db")), newReceiver(t)
+	notices, _ := driver.As[driver.NoticeStore](letters.Store())
+	runs, _ := driver.As[redrive.Store](letters.Store())
+	require.NoError(t, notices.PutNotice(t.Context(), driver.Notice{Receiver: "ops", At: time.Now().Add(-time.Hour)}))
+	for i := range 5 {
+		start(t, letters, fmt.Sprint("r", i), redrive.Stopped, "")
+	}
+	serve(t, notify.Config{Store: short{notices, runs}, Receivers: []notify.Receiver{ops.hook("ops")}}, letters)
+	ops.await(t, 5)
+}
+
 // store is a store that answers unless it is down.
 type store struct {
 	driver.NoticeStore
