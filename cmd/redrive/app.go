@@ -105,7 +105,6 @@ where there is one), or through a server's API (--server, --profile): dlq and ru
 	root.AddCommand(uses("config broker", explain, topology)...)
 	root.AddCommand(a.demoCommand(), versionCommand(), exitCodesTopic(), a.evaluatorCommand())
 	root.SetFlagErrorFunc(flagError)
-	refuseUnknownHelp(root)
 	return root
 }
 

@@ -61,6 +61,7 @@ func runContext(ctx context.Context, args []string, stdin io.Reader, stdout, std
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	refuseUnknownHelp(root)
 	cmd, err := root.ExecuteContextC(ctx)
 	if _, coded := errors.AsType[*codedError](err); err != nil && !coded && cobraUsage.MatchString(err.Error()) {
 		// to cobra, an argument that a command does not take is an unknown command
