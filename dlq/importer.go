@@ -67,12 +67,6 @@ func (i *importer) wake(cause error) {
 	wait.Signal(i.woken)
 }
 
-func (i *importer) addTo(stats *SpoolStats) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	stats.StoreDown, stats.LastError = i.failing != nil, i.failing
-}
-
 // stop ends the goroutine after a last attempt.
 func (i *importer) stop() {
 	i.cancel()

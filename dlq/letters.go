@@ -172,7 +172,9 @@ func (l *Letters) Stats() SpoolStats {
 		return SpoolStats{}
 	}
 	stats := SpoolStats{Stats: l.spool.Stats()}
-	l.importer.addTo(&stats)
+	l.importer.mu.Lock()
+	defer l.importer.mu.Unlock()
+	stats.StoreDown, stats.LastError = l.importer.failing != nil, l.importer.failing
 	return stats
 }
 

@@ -110,15 +110,6 @@ func (o *outcomes) record(ctx context.Context, l *Letters, batch []*outcomeCall)
 	}
 }
 
-// putOutcome records a single outcome.
-func putOutcome(ctx context.Context, store Store, outcome wire.Redriven, logger *slog.Logger) error {
-	results, err := store.Change(ctx, succeeded(outcome))
-	if err != nil {
-		return err
-	}
-	return outcomeError(ctx, outcome, results[0].Err, logger)
-}
-
 // outcomeError is the store's answer to an outcome; a refusal for good is logged and is not an error.
 func outcomeError(ctx context.Context, outcome wire.Redriven, err error, logger *slog.Logger) error {
 	switch {

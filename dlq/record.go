@@ -70,7 +70,11 @@ func putRecords(ctx context.Context, store Store, logger *slog.Logger, records [
 		if err := flush(); err != nil {
 			return err
 		}
-		if err := putOutcome(ctx, store, *r.Redriven, logger); err != nil {
+		results, err := store.Change(ctx, succeeded(*r.Redriven))
+		if err == nil {
+			err = outcomeError(ctx, *r.Redriven, results[0].Err, logger)
+		}
+		if err != nil {
 			return err
 		}
 	}

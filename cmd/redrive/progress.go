@@ -91,12 +91,10 @@ func countLines(w io.Writer, add func(int64)) io.Writer {
 	})
 }
 
-// countRead moves the bar with every byte that is read from r.
-func (b *bar) countRead(r io.Reader) io.Reader {
-	return io.TeeReader(r, writerFunc(func(p []byte) (int, error) {
-		b.add(int64(len(p)))
-		return len(p), nil
-	}))
+// Write moves the bar with every byte.
+func (b *bar) Write(p []byte) (int, error) {
+	b.add(int64(len(p)))
+	return len(p), nil
 }
 
 type writerFunc func(p []byte) (int, error)

@@ -92,7 +92,11 @@ func (a *app) assemble(ctx context.Context, letters *dlq.Letters, opened map[str
 		}
 		redriver = router
 	}
-	child, err := newEvaluator()
+	program, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
+	child, err := payload.NewChild(program, evaluatorName)
 	if err != nil {
 		return nil, err
 	}
@@ -209,14 +213,6 @@ func ended(ctx context.Context, err error) error {
 // evaluatorName is the command that a server runs for jq expressions, so that their time and memory are not the
 // server's.
 const evaluatorName = "evaluate-jq"
-
-func newEvaluator() (*payload.Child, error) {
-	program, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("server: %w", err)
-	}
-	return payload.NewChild(program, evaluatorName)
-}
 
 func (a *app) evaluatorCommand() *cobra.Command {
 	return &cobra.Command{

@@ -94,7 +94,7 @@ func (a *app) importCommand() *cobra.Command {
 				return err
 			}
 			b := a.startBar("importing", size)
-			imported, err := manager.ImportEntries(cmd.Context(), b.countRead(in), a.by())
+			imported, err := manager.ImportEntries(cmd.Context(), io.TeeReader(in, b), a.by())
 			b.end()
 			if imported != nil {
 				a.hint("%d stored, %d already there", imported.Stored, imported.Seen)

@@ -33,13 +33,6 @@ const (
 	maxOmitted = 1000 // callers
 )
 
-func newAuditTrail(cfg *Config) *auditTrail {
-	return &auditTrail{
-		manager: cfg.Manager, logger: cfg.Logger, reads: cfg.AuditReads, limit: access.NewLimiter(guessRate, guessBurst),
-		omitted: map[string]int{},
-	}
-}
-
 // refused records that a caller asked for hidden values, but not for which ones: others can read the record.
 func (t *auditTrail) refused(ctx context.Context, err *visible.RefusedError) {
 	who := access.From(ctx)

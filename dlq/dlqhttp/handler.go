@@ -37,7 +37,10 @@ func New(cfg Config) (*Handler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	h := &Handler{cfg: cfg, trail: newAuditTrail(&cfg)}
+	h := &Handler{cfg: cfg, trail: &auditTrail{
+		manager: cfg.Manager, logger: cfg.Logger, reads: cfg.AuditReads, limit: access.NewLimiter(guessRate, guessBurst),
+		omitted: map[string]int{},
+	}}
 	guard, err := access.NewGuard(access.GuardConfig{
 		Auth: cfg.Auth, Hosts: cfg.Hosts, Origins: cfg.Origins, Rate: cfg.Limits.Rate, Burst: cfg.Limits.Burst,
 		Logger: cfg.Logger, Unauthorized: h.unauthorized,

@@ -90,7 +90,13 @@ func (rn *Runner) newDriver(holder string, run *Run, linger bool) (*runDriver, e
 // nothing more, and waits for batches in flight to record them.
 func (d *runDriver) drive(ctx context.Context) error {
 	readCtx, stopReading := context.WithCancel(ctx)
-	defer d.endReading(stopReading)
+	defer func() { // the read in flight ends first
+		stopReading()
+		if d.reading != nil {
+			<-d.reading
+			d.reading = nil
+		}
+	}()
 	for {
 		if ctx.Err() != nil {
 			return errors.Join(ctx.Err(), d.drain(ctx))

@@ -119,12 +119,3 @@ func (d *runDriver) edit(ctx context.Context, item *Item) (*dlq.Body, error) {
 	}
 	return payload.Edit(ctx, d.runner.cfg.JQ, d.jq, item.Entry.Body)
 }
-
-// endReading ends the read in flight, and waits for it.
-func (d *runDriver) endReading(stop context.CancelFunc) {
-	stop()
-	if d.reading != nil {
-		<-d.reading
-		d.reading = nil
-	}
-}
