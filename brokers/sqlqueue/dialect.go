@@ -211,11 +211,7 @@ func (e eachLeased) publishInto(ctx context.Context, db DB, d dialect, topic str
 }
 
 func idsOf(rows []leased) []int64 {
-	ids := make([]int64, len(rows))
-	for i, r := range rows {
-		ids[i] = r.id
-	}
-	return ids
+	return sqldb.Map(rows, func(r *leased) int64 { return r.id })
 }
 
 // claimSize rounds n down to a power of two: the limit is part of the statement's text, so that the planner knows it,

@@ -3,6 +3,7 @@ package sqlqueue
 import (
 	"context"
 	"database/sql"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -115,10 +116,7 @@ func (m mysql) waitFor(
 	ctx context.Context, tx *sql.Tx, ids []int64, list []claimed, passed map[int64]bool,
 ) ([]claimed, error) {
 	for pause := firstLockPause; len(list) < len(ids); pause *= 2 {
-		mine := make(map[int64]bool, len(list))
-		for i := range list {
-			mine[list[i].id] = true
-		}
+		mine := set(sqldb.Map(list, func(c *claimed) int64 { return c.id }))
 		missing := slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return mine[id] })
 		// Rows claimed by another worker meanwhile are no longer due.
 		due, err := queryInts(ctx, tx, `SELECT id FROM `+byPrimaryKey+` WHERE id IN (`+
@@ -128,9 +126,7 @@ func (m mysql) waitFor(
 		}
 		if pause > longestLockPause || !slices.ContainsFunc(due, func(id int64) bool { return !passed[id] }) {
 			clear(passed)
-			for _, id := range due {
-				passed[id] = true
-			}
+			maps.Copy(passed, set(due))
 			break
 		}
 		if err := wait.For(ctx, pause); err != nil {

@@ -172,10 +172,7 @@ func batchesOf(rows []leased) (batches []int64) {
 }
 
 func (*postgres) move(ctx context.Context, db *sql.DB, worker int64, moves []moved) ([]int64, error) {
-	rows := make([]leased, len(moves))
-	for i, m := range moves {
-		rows[i] = m.leased()
-	}
+	rows := sqldb.Map(moves, (*moved).leased)
 	var args []any
 	for _, m := range moves {
 		args = append(args, m.id(), m.delay.Microseconds(), m.headers, m.payload)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"time"
 
@@ -124,10 +125,7 @@ func (t *transport) heldHere(o *driver.Outgoing) *delivery {
 
 // move changes the rows of deliveries in progress.
 func (t *transport) move(ctx context.Context, moves []moved, faults []error) {
-	rows := make([]leased, len(moves))
-	for i := range moves {
-		rows[i] = moves[i].leased()
-	}
+	rows := sqldb.Map(moves, (*moved).leased)
 	// Look for locks first: a statement that waited for one and was cancelled may still have moved the row, which cannot
 	// be told from a lost lease.
 	_, locked, err := t.store.unlocked(ctx, rows)
@@ -172,9 +170,7 @@ func (t *transport) reschedule(ctx context.Context, moves []moved, done map[int6
 		if err != nil {
 			return err
 		}
-		for _, id := range ids {
-			done[id] = true
-		}
+		maps.Copy(done, set(ids))
 	}
 	return nil
 }

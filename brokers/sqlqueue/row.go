@@ -3,6 +3,7 @@ package sqlqueue
 import (
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -51,12 +52,7 @@ func storableUUID(s string) bool { return len(s) <= maxUUID && plainText(s) }
 
 // plainText reports whether every database stores s unchanged in a text column.
 func plainText(s string) bool {
-	for _, r := range s {
-		if unicode.IsControl(r) {
-			return false
-		}
-	}
-	return utf8.ValidString(s)
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
 // claimed is a row leased by a worker.

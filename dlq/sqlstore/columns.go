@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"bytes"
+	"cmp"
 	"database/sql"
 	"fmt"
 	"slices"
@@ -151,33 +152,16 @@ func timeOf(name string, of func(e *dlq.Entry) *time.Time) column {
 
 // Derived from the table.
 var (
-	entryColumns = namesOf(columns, func(c *column) string { return c.name })
+	entryColumns = sqldb.Map(columns, func(c *column) string { return c.name })
 	selectEntry  = "id, " + strings.Join(entryColumns, ", ")
 	stateColumns = slices.DeleteFunc(slices.Clone(columns), func(c column) bool { return !c.state })
 	// archivedColumns are entryColumns with their names in the archive.
-	archivedColumns = namesOf(columns, func(c *column) string {
-		if c.archive != "" {
-			return c.archive
-		}
-		return c.name
-	})
+	archivedColumns = sqldb.Map(columns, func(c *column) string { return cmp.Or(c.archive, c.name) })
 )
-
-func namesOf(columns []column, name func(*column) string) []string {
-	names := make([]string, len(columns))
-	for i := range columns {
-		names[i] = name(&columns[i])
-	}
-	return names
-}
 
 // entryValues are the values of entryColumns.
 func entryValues(d dialect, e *dlq.Entry) []any {
-	values := make([]any, len(columns))
-	for i := range columns {
-		values[i] = columns[i].value(d, e)
-	}
-	return values
+	return sqldb.Map(columns, func(c *column) any { return c.value(d, e) })
 }
 
 // scanEntry reads a row of selectEntry. The cause is not in it: it is computed from the error.

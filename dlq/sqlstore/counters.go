@@ -206,12 +206,7 @@ func compareHours(a, b hourKey) int {
 }
 
 func sortedKeys[K comparable, V any](m map[K]V, order func(a, b K) int) []K {
-	keys := make([]K, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, order)
-	return keys
+	return slices.SortedFunc(maps.Keys(m), order)
 }
 
 // An application's transaction (PutTx) may stay open for a long time. If it had locked the statistics, all other dead

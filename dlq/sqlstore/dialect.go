@@ -68,10 +68,7 @@ func (valueParameters) insertRows(ctx context.Context, s *Store, tx *sql.Tx, in 
 func (valueParameters) idIn(column string, ids []int64) iter.Seq2[string, []any] {
 	return func(yield func(string, []any) bool) {
 		for chunk := range slices.Chunk(ids, maxRows) {
-			args := make([]any, len(chunk))
-			for i, id := range chunk {
-				args[i] = id
-			}
+			args := sqldb.Map(chunk, func(id *int64) any { return *id })
 			if !yield(column+" IN "+questionMarks(len(chunk), 1), args) {
 				return
 			}

@@ -97,9 +97,5 @@ func (mysql) projection(payload []byte) any {
 // lockTables locks the existing rows, because LOCK TABLES would commit. The count of a cause or hour that is new in the
 // meantime may be missing until the next recount.
 func (mysql) lockTables(tables []string) []string {
-	queries := make([]string, len(tables))
-	for i, table := range tables {
-		queries[i] = "SELECT count(*) FROM " + table + " FOR UPDATE"
-	}
-	return queries
+	return sqldb.Map(tables, func(table *string) string { return "SELECT count(*) FROM " + *table + " FOR UPDATE" })
 }

@@ -159,11 +159,7 @@ func purgedBy(table string, p dlq.Purge) string {
 }
 
 func statusList(statuses []dlq.Status) string {
-	names := make([]string, len(statuses))
-	for i, status := range statuses {
-		names[i] = "'" + string(status) + "'"
-	}
-	return strings.Join(names, ", ")
+	return strings.Join(sqldb.Map(statuses, func(s *dlq.Status) string { return "'" + string(*s) + "'" }), ", ")
 }
 
 func timeLiteral(at time.Time) string { return "'" + at.UTC().Format(time.RFC3339Nano) + "'" }

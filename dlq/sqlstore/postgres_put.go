@@ -13,6 +13,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // Nearly all letters are new and PENDING. On PostgreSQL one call of a function of the schema stores any number of them:
@@ -37,7 +38,7 @@ func (r *letterRow) isNew() bool {
 // newColumns are the columns that are parameters of the functions. The others have their defaults, are computed from
 // these, or are NULL until something happens to the letter.
 var newColumns = slices.Concat(
-	namesOf(slices.DeleteFunc(slices.Clone(columns), func(c column) bool { return c.derived }),
+	sqldb.Map(slices.DeleteFunc(slices.Clone(columns), func(c column) bool { return c.derived }),
 		func(c *column) string { return c.name }),
 	bodyColumns[2:],
 )
@@ -53,10 +54,12 @@ func (r *letterRow) newValues() []any {
 	return append(values, r.body[2:]...)
 }
 
+type statisticParameter struct{ parameter, table, column string }
+
 // statisticParameters are the other parameters of dlq_put_letters: for each letter, the numbers of its group, its count
 // and its hour, and for each of those the columns of its table. The server finishes them, because only it knows which
 // of the letters are new, and their ids.
-var statisticParameters = []struct{ parameter, table, column string }{
+var statisticParameters = []statisticParameter{
 	{"in_group", "", "group"},
 	{"in_count", "", "count"},
 	{"in_hour", "", "hour"},
@@ -78,12 +81,8 @@ var statisticParameters = []struct{ parameter, table, column string }{
 }
 
 var (
-	putLetters = putStatement("dlq_put_letters", "[]", func() (names []string) {
-		for _, s := range statisticParameters {
-			names = append(names, s.parameter)
-		}
-		return names
-	}()...)
+	putLetters = putStatement("dlq_put_letters", "[]",
+		sqldb.Map(statisticParameters, func(s *statisticParameter) string { return s.parameter })...)
 	putLetter = putStatement("dlq_put_letter", "", "v_cause", "v_hour")
 )
 
@@ -109,10 +108,7 @@ func (d postgres) putNew(ctx context.Context, s *Store, letters []letterRow) (ma
 	// In the order of their keys, so that two processes with the same dead letters do not deadlock.
 	letters = slices.SortedFunc(slices.Values(letters),
 		func(a, b letterRow) int { return bytes.Compare(a.Key[:], b.Key[:]) })
-	rows := make([][]any, len(letters))
-	for i := range letters {
-		rows[i] = letters[i].newValues()
-	}
+	rows := sqldb.Map(letters, (*letterRow).newValues)
 	args := make([]any, 0, len(newColumns)+len(statisticParameters))
 	for i, name := range newColumns {
 		args = append(args, columnArray(postgresType(name), rows, i))
@@ -157,24 +153,20 @@ func (d postgres) newStatistics(letters []letterRow) []any {
 	for i, key := range sortedKeys(all.hours, compareHours) {
 		numbers[key] = i + 1
 	}
-	in := make([][]any, len(letters))
-	for i := range letters {
-		e := letters[i].Entry
-		in[i] = []any{
+	in := sqldb.Map(letters, func(e *letterRow) []any {
+		return []any{
 			numbers[e.Fingerprint], numbers[countKey{e.EventType, e.Origin.Topic}],
 			numbers[hourKey{hourOf(e.CreatedAt), e.Fingerprint}],
 		}
-	}
+	})
 	tables := map[string]counterWrite{"": {upsertion{columns: []string{"group", "count", "hour"}}, in}}
 	for _, w := range all.writes(d) {
 		tables[w.table] = w
 	}
-	args := make([]any, len(statisticParameters))
-	for i, p := range statisticParameters {
+	return sqldb.Map(statisticParameters, func(p *statisticParameter) any {
 		w := tables[p.table]
-		args[i] = columnArray(postgresType(p.parameter), w.rows, slices.Index(w.columns, p.column))
-	}
-	return args
+		return columnArray(postgresType(p.parameter), w.rows, slices.Index(w.columns, p.column))
+	})
 }
 
 func (d postgres) putOne(ctx context.Context, s *Store, letter *letterRow) (map[driver.Key]int64, error) {
@@ -234,12 +226,10 @@ func constant(rows [][]any, column int) bool {
 	if _, binary := first.([]byte); binary {
 		return false
 	}
-	for _, row := range rows[1:] {
-		if _, binary := row[column].([]byte); binary || !equalValues(first, row[column]) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(rows[1:], func(row []any) bool {
+		_, binary := row[column].([]byte)
+		return binary || !equalValues(first, row[column])
+	})
 }
 
 // columnArray turns a column of the rows into a slice whose nil elements are NULL. If all are, it is empty: PostgreSQL

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // Put stores dead letters. Concurrent calls are joined into one transaction; a call with hundreds of letters may use
@@ -261,10 +262,7 @@ func (p *putting) entriesByKey(ctx context.Context, keys []driver.Key) (map[driv
 	found := make(map[driver.Key]*dlq.Entry, len(keys))
 	ids := map[driver.Key]int64{}
 	for chunk := range slices.Chunk(keys, maxRows) {
-		args := make([]any, len(chunk))
-		for i := range chunk {
-			args[i] = chunk[i][:]
-		}
+		args := sqldb.Map(chunk, func(key *driver.Key) any { return key[:] })
 		table, id := p.store.dialect.keys()
 		err := scanIDs(p.store.query(ctx, p.tx, "SELECT "+id+", dedup_key FROM "+table+
 			" WHERE dedup_key IN "+questionMarks(len(chunk), 1), args...))(ids)

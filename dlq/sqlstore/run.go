@@ -117,11 +117,7 @@ func (s *Store) Runs(ctx context.Context, f redrive.RunFilter, p dlq.Page) ([]re
 		s.page(b, [2]string{"created_at", "seq"}, p, cursor)
 		rows, err := sqldb.All[runRow](s.find(ctx, b))(scanRun)
 		rows, next = cutPage(rows, p, func(r *runRow) (time.Time, int64) { return r.CreatedAt, r.seq })
-		var runs []redrive.Run
-		for i := range rows {
-			runs = append(runs, rows[i].Run)
-		}
-		return runs, err
+		return sqldb.Map(rows, func(r *runRow) redrive.Run { return r.Run }), err
 	})
 	return runs, next, err
 }

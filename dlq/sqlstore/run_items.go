@@ -191,11 +191,7 @@ func (s *Store) readBodies(ctx context.Context, items []redrive.Item) error {
 }
 
 func itemIDs(items []redrive.Item) []int64 {
-	ids := make([]int64, len(items))
-	for i := range items {
-		ids[i] = items[i].EntryID
-	}
-	return ids
+	return sqldb.Map(items, func(i *redrive.Item) int64 { return i.EntryID })
 }
 
 // SettleRun updates items to the outcomes of their entries.

@@ -153,10 +153,7 @@ func (p *stepping) claim(ctx context.Context) error {
 	}
 	claims := slices.SortedFunc(slices.Values(p.step.Claims),
 		func(a, b redrive.Claim) int { return cmp.Compare(a.EntryID, b.EntryID) })
-	ids := make([]int64, len(claims))
-	for i := range claims {
-		ids[i] = claims[i].EntryID
-	}
+	ids := sqldb.Map(claims, func(c *redrive.Claim) int64 { return c.EntryID })
 	items, err := p.claimable(ctx, claims, ids)
 	if err != nil {
 		return err

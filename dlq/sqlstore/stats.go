@@ -269,11 +269,8 @@ func (s *Store) sumCounts(ctx context.Context, table string, f dlq.Filter) (n in
 	whereText(b, "topic", f.Topic)
 	whereText(b, "event_type", f.EventType)
 	s.whereCause(b, f)
-	counts, targets := make([]int64, len(statuses)), make([]any, len(statuses))
-	for i := range counts {
-		targets[i] = &counts[i]
-	}
-	err = s.findRow(ctx, b).Scan(targets...)
+	counts := make([]int64, len(statuses))
+	err = s.findRow(ctx, b).Scan(sqldb.Map(counts, func(n *int64) any { return n })...)
 	for _, c := range counts {
 		n += c
 	}

@@ -54,6 +54,15 @@ func BindFrom(first int, query string) string {
 	}
 }
 
+// Map are the results of a function for the elements of a list: arguments or columns of a statement, ids of its rows.
+func Map[T, R any](list []T, of func(*T) R) []R {
+	results := make([]R, len(list))
+	for i := range list {
+		results[i] = of(&list[i])
+	}
+	return results
+}
+
 // Tick is the resolution of SQLite's clock, in microseconds; the other databases' is one.
 const Tick = 1000
 
