@@ -184,11 +184,7 @@ func seconds(list ...time.Duration) []time.Duration {
 }
 
 func (w *world) steps(delays ...time.Duration) middleware.Backoff {
-	scaled := make([]time.Duration, len(delays))
-	for i, d := range delays {
-		scaled[i] = w.scaled(d)
-	}
-	return middleware.Steps(scaled...)
+	return middleware.Steps(mapped(delays, w.scaled)...)
 }
 
 // follow publishes a message that always fails, with a first-delivery delay if it is not 0, and compares its runs with

@@ -107,10 +107,7 @@ func (w *world) untilDead(m *message.Message, n int) []*message.Message {
 	b, topic := w.openTopic("orders")
 	c := w.consume(b, topic, middleware.Config{MaxAttempts: n, Backoff: w.steps(0, time.Second)}, fails)
 	w.publish(b, topic, m)
-	found := w.deadLetters(b, topic, 1)
-	for _, r := range c.seen() {
-		found = append(found, r.Message)
-	}
+	found := append(w.deadLetters(b, topic, 1), mapped(c.seen(), func(r run) *message.Message { return r.Message })...)
 	require.Len(w, found, n+1)
 	return found
 }

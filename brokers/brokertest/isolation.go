@@ -207,27 +207,20 @@ func keepIn(letters chan<- *envelope.DeadLetter) middleware.DeadLetterSink {
 }
 
 func ids(messages []*message.Message) []string {
-	var found []string
-	for _, m := range messages {
-		found = append(found, m.UUID)
-	}
-	return found
+	return mapped(messages, func(m *message.Message) string { return m.UUID })
 }
 
-func runIDs(runs []run) []string {
-	var found []string
-	for _, r := range runs {
-		found = append(found, r.id())
-	}
-	return found
-}
+func runIDs(runs []run) []string { return mapped(runs, run.id) }
 
-func payloadsOf(runs []run) []string {
-	var found []string
-	for _, r := range runs {
-		found = append(found, r.payload())
+func payloadsOf(runs []run) []string { return mapped(runs, run.payload) }
+
+// mapped returns the results of a function for the elements of a list.
+func mapped[T, R any](list []T, of func(T) R) []R {
+	results := make([]R, len(list))
+	for i, element := range list {
+		results[i] = of(element)
 	}
-	return found
+	return results
 }
 
 // bus opens a broker with the service bus names, or skips the case if the broker has no patterns.
