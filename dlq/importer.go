@@ -136,12 +136,10 @@ func (i *importer) sleep(ctx context.Context, d time.Duration) bool {
 	if d < 0 {
 		woken, d = i.woken, time.Until(i.adoptAt)
 	}
-	timer := time.NewTimer(max(d, 0))
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-timer.C:
+	case <-time.After(max(d, 0)):
 	case <-woken:
 	}
 	return ctx.Err() == nil

@@ -196,14 +196,12 @@ func (d *runDriver) pause(ctx context.Context, until time.Time) {
 	if !until.IsZero() {
 		next = min(next, time.Until(until))
 	}
-	timer := time.NewTimer(max(0, next))
-	defer timer.Stop()
 	select {
 	case p := <-d.results:
 		d.recordBatch(p)
 	case r := <-d.reading:
 		d.reading <- r // for readAhead
-	case <-timer.C:
+	case <-time.After(max(0, next)):
 		d.reload(ctx)
 	case <-ctx.Done():
 	}

@@ -60,15 +60,12 @@ func (rn *Runner) Work(ctx context.Context) error {
 				mu.Unlock()
 			})
 		}
-		timer := time.NewTimer(rn.cfg.WorkInterval)
 		select {
-		case <-timer.C:
+		case <-time.After(rn.cfg.WorkInterval):
 		case <-rn.wake:
 		case <-ctx.Done():
-			timer.Stop()
 			return ctx.Err()
 		}
-		timer.Stop()
 	}
 }
 

@@ -157,12 +157,10 @@ func (s *server) Stop() error {
 		if err := p.signal(s.stopSignal); err != nil {
 			return err
 		}
-		timeout := time.NewTimer(stopTimeout)
-		defer timeout.Stop()
 		select {
 		case <-p.done:
 			return nil
-		case <-timeout.C:
+		case <-time.After(stopTimeout):
 			return errors.Join(fmt.Errorf("services: %s did not stop in %s", s.name, stopTimeout), p.kill())
 		}
 	})
