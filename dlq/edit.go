@@ -63,9 +63,7 @@ func (m *Manager) Edit(ctx context.Context, id int64, edit Edit, by By) (*Entry,
 	if diff.Empty() {
 		return e, diff, nil
 	}
-	if by.Version == 0 {
-		by.Version = e.Version // the version that was edited
-	}
+	by.Version = cmp.Or(by.Version, e.Version) // the version that was edited
 	revised, err := m.cfg.Store.Revise(ctx, driver.Revision{
 		EntryID: id, Version: by.Version, Body: after, Actor: by.Actor, Note: by.Note, At: m.Now(ctx), Detail: diff.Detail(),
 	})

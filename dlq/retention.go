@@ -1,6 +1,7 @@
 package dlq
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -34,9 +35,7 @@ func (m *Manager) Retain(ctx context.Context, r Retention) (int, error) {
 	if r.Resolved < 0 || r.Discarded < 0 {
 		return 0, fmt.Errorf("dlq: retention: %w: a time to keep must not be negative", ErrInvalid)
 	}
-	if r.Actor == "" {
-		r.Actor = "retention"
-	}
+	r.Actor = cmp.Or(r.Actor, "retention")
 	now, total := m.Now(ctx), 0
 	for _, c := range []struct {
 		status Status

@@ -147,9 +147,7 @@ func (c *Config) setDefaults() {
 	c.PublishTimeout = cmp.Or(c.PublishTimeout, 10*time.Second)
 	c.PublishTries = cmp.Or(c.PublishTries, 3)
 	c.NackDelay = cmp.Or(c.NackDelay, time.Second)
-	if c.RetryLevel == nil {
-		c.RetryLevel = slog.LevelWarn
-	}
+	c.RetryLevel = cmp.Or[slog.Leveler](c.RetryLevel, slog.LevelWarn)
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 }
 
@@ -161,9 +159,7 @@ func (h HandlerConfig) or(general HandlerConfig) HandlerConfig {
 	h.OnPermanent = cmp.Or(h.OnPermanent, general.OnPermanent)
 	h.OnUnknown = cmp.Or(h.OnUnknown, general.OnUnknown)
 	h.BuiltinRules = cmp.Or(h.BuiltinRules, general.BuiltinRules)
-	if h.Backoff == nil {
-		h.Backoff = general.Backoff
-	}
+	h.Backoff = cmp.Or(h.Backoff, general.Backoff)
 	h.Rules = append(append([]Rule(nil), h.Rules...), general.Rules...)
 	return h
 }

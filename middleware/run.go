@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -322,9 +323,7 @@ func (r *run) refused(refusal *CircuitOpenError) (time.Duration, error) {
 
 // setID stores a foreign message's new id, so that the handler, the retry and the dead letter all see it.
 func setID(m *message.Message, id string) {
-	if m.UUID == "" {
-		m.UUID = id
-	}
+	m.UUID = cmp.Or(m.UUID, id)
 	m.Metadata = maps.Clone(m.Metadata)
 	if m.Metadata == nil {
 		m.Metadata = make(message.Metadata, 1)

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -47,9 +48,7 @@ func (Driver) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, error
 
 // New opens a separate broker for tests and programs without a URL. An empty cfg.URL means mem://. Close it.
 func New(cfg brokers.Config) (*Broker, error) {
-	if cfg.URL == "" {
-		cfg.URL = Scheme + "://"
-	}
+	cfg.URL = cmp.Or(cfg.URL, Scheme+"://")
 	resolved, err := cfg.Resolve(Driver{}.Params())
 	if err != nil {
 		return nil, err

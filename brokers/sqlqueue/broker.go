@@ -1,6 +1,7 @@
 package sqlqueue
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"embed"
@@ -44,9 +45,7 @@ func New(ctx context.Context, db *sql.DB, name Dialect, opts ...brokers.Option) 
 	for _, opt := range opts {
 		opt(&cfg)
 	}
-	if cfg.URL == "" {
-		cfg.URL = string(name) + "://db/db"
-	}
+	cfg.URL = cmp.Or(cfg.URL, string(name)+"://db/db")
 	cfg, err := cfg.Resolve(d.Params())
 	if err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package collector
 import (
 	"cmp"
 	"encoding/binary"
+	"slices"
 	"strconv"
 	"time"
 
@@ -158,12 +159,9 @@ func readRedrive(m *message.Message, d *Death) bool {
 
 // ownedByRedrive names the headers that envelope.PrepareRedrive leaves in: where the message was when it died.
 func ownedByRedrive(header string) bool {
-	switch header {
-	case envelope.KeyTopic, envelope.KeyConsumer, kafkaPartition, kafkaOffset, kafkaTimestamp, kafkaSource, kafkaTopicID:
-		return true
-	default:
-		return false
-	}
+	return slices.Contains([]string{
+		envelope.KeyTopic, envelope.KeyConsumer, kafkaPartition, kafkaOffset, kafkaTimestamp, kafkaSource, kafkaTopicID,
+	}, header)
 }
 
 // readWatermill reads the headers that Watermill's PoisonQueue middleware writes.
@@ -181,12 +179,9 @@ func readWatermill(m *message.Message, d *Death) bool {
 }
 
 func ownedByWatermill(header string) bool {
-	switch header {
-	case envelope.KeyPoisonReason, envelope.KeyPoisonTopic, envelope.KeyPoisonHandler, envelope.KeyPoisonSubscriber:
-		return true
-	default:
-		return false
-	}
+	return slices.Contains([]string{
+		envelope.KeyPoisonReason, envelope.KeyPoisonTopic, envelope.KeyPoisonHandler, envelope.KeyPoisonSubscriber,
+	}, header)
 }
 
 // readEnvelope reads dead letters of other systems with our layout: the JSON body of the Laravel queues, with its error

@@ -155,9 +155,7 @@ func readMassTransit(m *message.Message, d *Death) bool {
 	d.Attempts = 1 + count(h["MT-Fault-RetryCount"]) + count(h["MT-Fault-RedeliveryCount"])
 	if h["MT-Reason"] == "dead-letter" {
 		d.Reason, d.Attempts = envelope.ReasonPermanent, 0
-		if d.Err.Message == "" {
-			d.Err.Message = "skipped: no consumer of the endpoint takes this message type"
-		}
+		d.Err.Message = cmp.Or(d.Err.Message, "skipped: no consumer of the endpoint takes this message type")
 	}
 	return true
 }
@@ -233,9 +231,7 @@ func readSpringAMQP(m *message.Message, d *Death) bool {
 	}
 	d.Reason = ""
 	d.readException(h, "x-exception-")
-	if d.Class == "" {
-		d.Class = classOfTrace(d.Err.Trace)
-	}
+	d.Class = cmp.Or(d.Class, classOfTrace(d.Err.Trace))
 	return true
 }
 

@@ -189,24 +189,15 @@ func (d *Death) complete(s *Source, found *envelope.Origin, now time.Time) {
 			d.Consumer = queue // a queue is a consumer there
 		}
 	}
-	if d.Topic == "" {
-		d.Topic = d.Consumer
-	}
+	d.Topic = cmp.Or(d.Topic, d.Consumer)
 	if d.Consumer == "" {
 		// orders.billing_dlq has the dead letters of topic orders, group billing.
 		if group, ok := strings.CutPrefix(queue, d.Topic+"."); ok {
 			d.Consumer = group
 		}
 	}
-	if d.Reason == "" {
-		d.Reason = envelope.ReasonExhausted
-	}
-	if d.Err.Message == "" {
-		d.Err.Message = "dead-lettered to " + s.Topic + " without a reason"
-		if d.Class != "" {
-			d.Err.Message = d.Class
-		}
-	}
+	d.Reason = cmp.Or(d.Reason, envelope.ReasonExhausted)
+	d.Err.Message = cmp.Or(d.Err.Message, d.Class, "dead-lettered to "+s.Topic+" without a reason")
 	// Kafka's time is that of the record in the dead letter topic; elsewhere it is that of the first publish.
 	if d.At.IsZero() && found.Broker == "kafka" {
 		d.At = found.Timestamp

@@ -1,6 +1,7 @@
 package dlqtest
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"testing"
@@ -146,15 +147,9 @@ func readAll[T any](w *world, p dlq.Page, read func(dlq.Page) ([]T, string, erro
 // change applies one action to one entry and returns its outcome.
 func (w *world) change(c driver.Change) (dlq.Entry, error) {
 	w.Helper()
-	if c.Actor == "" {
-		c.Actor = "ana"
-	}
-	if c.At.IsZero() {
-		c.At = noon.Add(time.Hour)
-	}
-	if c.Lease == 0 {
-		c.Lease = time.Minute
-	}
+	c.Actor = cmp.Or(c.Actor, "ana")
+	c.At = cmp.Or(c.At, noon.Add(time.Hour))
+	c.Lease = cmp.Or(c.Lease, time.Minute)
 	results := must(w.Change(w.Context(), c))(w)
 	require.Len(w, results, len(c.IDs))
 	require.Equal(w, c.IDs[0], results[0].ID)

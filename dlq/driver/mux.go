@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,9 +99,7 @@ var dsn = regexp.MustCompile(`(?i)^[^:]*\b(password|host|user|dbname)\s*=|@(tcp|
 
 // ParseURL reads a store's URL as [Mux.OpenStore] does. Its errors never quote the URL: it may carry a password.
 func ParseURL(rawURL string) (*url.URL, error) {
-	if rawURL == "" {
-		rawURL = DefaultURL
-	}
+	rawURL = cmp.Or(rawURL, DefaultURL)
 	if !strings.Contains(rawURL, "://") && dsn.MatchString(rawURL) {
 		return nil, errors.New("dlq: open: this is a database driver's connection string; write " +
 			"postgres://user@host/database, mysql://user@host/database or sqlite:FILE")
@@ -113,8 +112,7 @@ func ParseURL(rawURL string) (*url.URL, error) {
 		if parse, ok := errors.AsType[*url.Error](err); ok {
 			err = parse.Err // without the URL that url.Error quotes
 		}
-		var escape url.EscapeError
-		if errors.As(err, &escape) || strings.Contains(err.Error(), "port") {
+		if _, escape := errors.AsType[url.EscapeError](err); escape || strings.Contains(err.Error(), "port") {
 			// Both quote part of the URL, which is the password if that contains an unescaped % or :.
 			err = errors.New(`a character in the user name or password is not percent-encoded (% as %25, @ as %40, : as %3A, ` +
 				`/ as %2F)`)

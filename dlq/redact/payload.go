@@ -2,11 +2,13 @@ package redact
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -42,10 +44,7 @@ func (r *Rules) Payload(contentType string, payload []byte) []byte {
 
 // hidden replaces a payload that cannot be searched.
 func hidden(why, contentType string) []byte {
-	if contentType == "" {
-		contentType = "no content type"
-	}
-	return fmt.Appendf(nil, "%s: %s (%.80s)", Mask, why, contentType)
+	return fmt.Appendf(nil, "%s: %s (%.80s)", Mask, why, cmp.Or(contentType, "no content type"))
 }
 
 // readable reports whether bytes are the text that they seem to be. Text in UTF-16 reads as ASCII with NULs between,
@@ -59,12 +58,8 @@ func readable(contentType string, payload []byte) bool {
 	if err != nil || charset == "" {
 		return err == nil || !strings.Contains(strings.ToLower(contentType), "charset")
 	}
-	for _, prefix := range []string{"utf-8", "utf8", "us-ascii", "ascii", "iso-8859-", "latin", "windows-125"} {
-		if strings.HasPrefix(charset, prefix) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"utf-8", "utf8", "us-ascii", "ascii", "iso-8859-", "latin", "windows-125"},
+		func(prefix string) bool { return strings.HasPrefix(charset, prefix) })
 }
 
 // masker reads a JSON text and records what to replace.

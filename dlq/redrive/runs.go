@@ -1,6 +1,7 @@
 package redrive
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,9 +134,7 @@ func (rn *Runner) CheckSpec(spec Spec) (Spec, error) {
 	if err != nil {
 		return spec, err
 	}
-	if spec.OutcomeTimeout == 0 {
-		spec.OutcomeTimeout = wire.Seconds(rn.cfg.OutcomeTimeout)
-	}
+	spec.OutcomeTimeout = cmp.Or(spec.OutcomeTimeout, wire.Seconds(rn.cfg.OutcomeTimeout))
 	if _, known := rn.cfg.Targets[spec.Target]; spec.Target != "" && !known {
 		return spec, fmt.Errorf("dlq: run: %w: target %.80q is not among the configured ones", dlq.ErrInvalid, spec.Target)
 	}

@@ -1,6 +1,7 @@
 package spool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,12 +98,8 @@ const maxGroup = 8 << 20
 // Open opens the spool in cfg.Dir, with its existing files. It fails with [ErrLocked] when another process uses it,
 // with [ErrForeign] when lines of another owner wait there.
 func Open(cfg Config) (*Spool, error) {
-	if cfg.MaxBytes == 0 {
-		cfg.MaxBytes = 1 << 30
-	}
-	if cfg.SegmentBytes == 0 {
-		cfg.SegmentBytes = 64 << 20
-	}
+	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, 1<<30)
+	cfg.SegmentBytes = cmp.Or(cfg.SegmentBytes, 64<<20)
 	if cfg.Dir == "" || cfg.MaxBytes < 0 || cfg.SegmentBytes < 0 {
 		return nil, fmt.Errorf("spool: %w: a directory is required, and sizes must be positive", driver.ErrInvalid)
 	}

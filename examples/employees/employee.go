@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -52,9 +53,7 @@ func (e *Employee) validate() error {
 		if !wrong {
 			return
 		}
-		if v.Kind == "" {
-			v.Kind = kind
-		}
+		v.Kind = cmp.Or(v.Kind, kind)
 		v.Faults = append(v.Faults, text)
 	}
 	fault(e.ID == "" || e.Name == "", "required", "matrícula e nome são obrigatórios")

@@ -117,10 +117,7 @@ func New(cfg Config) (*Guard, error) {
 func (g *Guard) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(m *message.Message) ([]*message.Message, error) {
 		ctx := m.Context()
-		key := Key{Consumer: g.cfg.Consumer, MessageID: g.cfg.ID(m)}
-		if key.Consumer == "" {
-			key.Consumer = message.HandlerNameFromCtx(ctx)
-		}
+		key := Key{Consumer: cmp.Or(g.cfg.Consumer, message.HandlerNameFromCtx(ctx)), MessageID: g.cfg.ID(m)}
 		if key.MessageID == "" {
 			g.cfg.Logger.WarnContext(ctx, "idempotency: a message without id runs unguarded", "consumer", key.Consumer)
 			return h(m)
