@@ -71,10 +71,11 @@ var errEnded = errors.New("rabbitmq: the stream has ended")
 
 // Receive implements driver.Transport.
 func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream, error) {
-	if err := t.tryConsume(ctx, q.Names.Queue); err != nil {
-		return nil, err
+	link := t.consuming
+	if _, troubled := t.troubled.Load(q.Names.Queue); troubled {
+		link = t.asking // RabbitMQ ends the connection of a consumer without a leader: not that of all others
 	}
-	ch, conn, _, err := t.consuming.channel(ctx)
+	ch, conn, _, err := link.channel(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -110,27 +111,6 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 	t.troubled.Delete(q.Names.Queue)
 	t.checking.Do(func() { t.consuming.tasks.Go(func() { t.keepDeclared(t.consuming.life) }) })
 	return s, nil
-}
-
-// tryConsume consumes from a queue that may have no leader, in which case RabbitMQ ends the connection: not that of all
-// consumers, therefore. A message that it gets is returned.
-func (t *transport) tryConsume(ctx context.Context, queue string) error {
-	if _, known := t.troubled.Load(queue); !known {
-		return nil
-	}
-	d := &declarer{link: t.asking}
-	defer d.close(ctx)
-	err := d.do(ctx, func(ch *amqp.Channel) error {
-		if err := ch.Qos(1, 0, false); err != nil {
-			return err
-		}
-		_, err := ch.Consume(queue, "", false, false, false, false, nil)
-		return err
-	})
-	if err == nil || isNotFound(err) { // its consumer reports it
-		return nil
-	}
-	return fmt.Errorf("rabbitmq: try to consume from queue %q: %w", queue, err)
 }
 
 // consume starts the nth consumer of the channel.

@@ -29,8 +29,8 @@ type transport struct {
 
 	publishing *connection
 	consuming  *connection // connects with the first subscription
-	asking     *connection // connects when needed, for what may cost the connection: see tryConsume
-	troubled   sync.Map    // names of queues for tryConsume
+	asking     *connection // connects when needed, for what may cost the connection
+	troubled   sync.Map    // names of queues that may have no leader, and are consumed on asking
 
 	// Each kind of destination has a separate channel, because RabbitMQ ends the channel of a publication to a missing
 	// exchange, and with it everything in flight there.

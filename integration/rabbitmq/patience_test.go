@@ -133,8 +133,9 @@ func TestSubscribe_AQueueThatCannotBeConsumed(t *testing.T) {
 			url, log := server.VHost(t), &logs{}
 			b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"),
 				func(c *brokers.Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
-			s, gate := serve(t, b, "orders", middleware.Laravel(1), succeeds), make(chan struct{})
-			other := serve(t, b, "invoices", middleware.Laravel(1), func(*message.Message) error { <-gate; return nil })
+			gate := make(chan struct{})
+			wait := func(*message.Message) error { <-gate; return nil }
+			s, other := serve(t, b, "orders", middleware.Laravel(1), wait), serve(t, b, "invoices", middleware.Laravel(1), wait)
 			command := func(code string) {
 				_, err := server.Ctl(context.WithoutCancel(t.Context()), "eval", code)
 				require.NoError(t, err)
@@ -142,6 +143,10 @@ func TestSubscribe_AQueueThatCannotBeConsumed(t *testing.T) {
 			t.Cleanup(func() { command("sys:resume(" + creation + ").") })
 			orders := fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"%s">>, queue, <<"orders">>)), `,
 				path.Base(url))
+			once := map[string]any{"delivery-limit": 1} // the lost session returns it once
+			require.NoError(t, server.Management().SetPolicy(t.Context(), path.Base(url), "once", "^orders$", once))
+			require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("0", nil)))
+			require.Equal(t, "0", s.next().message.UUID)
 			command(orders + c.fault)
 			require.NoError(t, b.Publisher().Publish("invoices", message.NewMessage("1", nil)))
 			require.Equal(t, "1", other.next().message.UUID)
@@ -155,6 +160,11 @@ func TestSubscribe_AQueueThatCannotBeConsumed(t *testing.T) {
 			command(orders + c.end)
 			await.True(t, func() bool { return b.Publisher().Publish("orders", message.NewMessage("3", nil)) == nil })
 			require.Equal(t, "3", s.next().message.UUID)
+			await.True(t, func() bool {
+				q, err := server.Management().Queue(t.Context(), path.Base(url), "orders")
+				return err == nil && q.Messages == 0
+			})
+			require.Zero(t, dialPlain(t, url).depth("orders_dlq"))
 		})
 	}
 }
