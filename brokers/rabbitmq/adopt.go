@@ -148,11 +148,11 @@ func (p *Plan) compareQueue(ctx context.Context, d *declarer, q Queue) ([]Bindin
 
 // look returns and records the arguments of an existing queue, as far as they can be seen.
 func (d *design) look(ctx context.Context, on *declarer, q Queue) (amqp.Table, error) {
-	if err, ok := d.refused.Load(q.Name); ok {
-		return nil, err.(error)
-	}
 	if known, ok := d.declared.Load(q.Name); ok { // each that differs costs a channel, and lines in RabbitMQ's log
 		q.Args = known.(amqp.Table)
+	}
+	if err, ok := d.refused.Load(q.Name); ok {
+		return q.Args, err.(error)
 	}
 	args, err := on.readArguments(ctx, q)
 	d.declared.Store(q.Name, args)

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -232,4 +233,14 @@ func TestHeaders_PlainDelayIsTheBase(t *testing.T) {
 	require.Equal(t, "7000", base(amqp.Table{"x-delay": int32(10000), "x-original-delay": "7000"}))
 	require.Empty(t, base(amqp.Table{"x-delay": int32(10000), "x-retry-count": int32(1)}))
 	require.Empty(t, base(amqp.Table{"x-delay": "soon"}))
+}
+
+// A queue's delivery limit still counts when the user may no longer see it: RabbitMQ would give messages up earlier.
+func TestLook_RefusedAfterOthers(t *testing.T) {
+	d, seen := designOf(t, brokers.Config{}), amqp.Table{"x-delivery-limit": int64(3)}
+	d.declared.Store("orders", seen)
+	d.refused.Store("orders", errors.New("refused"))
+	args, err := d.look(t.Context(), nil, Queue{Name: "orders"})
+	require.Error(t, err)
+	require.Equal(t, seen, args)
 }
