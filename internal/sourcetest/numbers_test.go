@@ -21,14 +21,14 @@ import (
 )
 
 // Shipped code may have at most this many of each. Numbers are only lowered; mostLines was raised by 511 lines for
-// the mends of 38 defects, by 415 for those of 80, and by 12, and by 46.
+// the mends of 38 defects, by 415 for those of 80, and by 12.
 const (
 	mostLong        = 0     // functions of more than 60 lines
 	mostWide        = 0     // functions of more than five parameters
 	mostBooleans    = 43    // parameters that are booleans
 	mostGlobals     = 129   // package variables, without errors, patterns and assertions of an interface
 	mostExpressions = 0     // see bent
-	mostLines       = 90827 // of all Go outside tests, with comments and blanks; suites, examples and helpers included
+	mostLines       = 90668 // of all Go outside tests, with comments and blanks; suites, examples and helpers included
 )
 
 // bent are expressions that read like a translation, shared by sources, pages and screens.
