@@ -352,7 +352,8 @@ func TestLetters_ImportedAtTheNextStart(t *testing.T) {
 	require.NoError(t, second.Close())
 	require.NoError(t, first.Close())
 	require.ErrorIs(t, first.DeadLetter(t.Context(), death(3)), dlq.ErrClosed)
-	require.Len(t, append(files(t, filepath.Join(dir, "0"), "*.log"), files(t, filepath.Join(dir, "1"), "*.log")...), 2)
+	// The first one's look for orphans may have had the second one's first choice locked for a moment.
+	require.Len(t, files(t, dir, "*/*.log"), 2)
 
 	store.away.Store(false)
 	newLetters(t, store, dir)
