@@ -2,14 +2,11 @@ package services
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/redrive-go/redrive/integration/await"
 )
 
 func TestSweep(t *testing.T) {
@@ -37,18 +34,4 @@ func TestSweep(t *testing.T) {
 
 	require.NoError(t, removeDir(ours))
 	require.NoDirExists(t, ours)
-}
-
-// A starting server that is short of processor time gets on all the same.
-func TestCPUTime(t *testing.T) {
-	if !nativeSupported {
-		t.Skip("servers are started natively only on Linux")
-	}
-	busy := exec.CommandContext(t.Context(), "sh", "-c", "while :; do :; done")
-	require.NoError(t, busy.Start())
-	defer func() {
-		require.NoError(t, busy.Process.Kill())
-		require.Error(t, busy.Wait())
-	}()
-	await.True(t, func() bool { return cpuTime(busy.Process.Pid) >= startStep })
 }

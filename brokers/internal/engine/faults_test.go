@@ -169,25 +169,31 @@ func TestSession_TakesOneMessageAtATimeOnlyForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
 		p := open(t, s, concurrency(4))
+		const n = 20
+		handled := make(chan struct{}, n)
 		d := p.consume(func(m *message.Message) {
 			time.Sleep(30 * time.Second) // virtual
 			m.Ack()
+			handled <- struct{}{}
 		})
 		for range 2 {
 			s.Cut()
 			time.Sleep(500 * time.Millisecond) // virtual
 			synctest.Wait()
 		}
-		const n = 20
+		published := time.Now()
 		for i := range n {
 			p.publish(strconv.Itoa(i))
 		}
 		time.Sleep(20 * time.Second) // virtual
 		synctest.Wait()
 		require.Equal(t, 1, d.total())
-		// The renewal is put off by a message that comes before the ack of the one before it is counted.
-		time.Sleep((n/4 + 4) * 30 * time.Second) // virtual
+		for range n {
+			<-handled
+		}
 		synctest.Wait()
+		// The renewal is put off by a message that comes before the ack of the one before it is counted.
+		require.LessOrEqual(t, time.Since(published), (n/4+4)*30*time.Second)
 		require.Empty(t, s.Messages("orders", "billing"))
 		require.Equal(t, n, d.total(), "each once")
 		require.Zero(t, p.AcksFailed())

@@ -315,6 +315,7 @@ func TestSession_StoresOneOfTwoAcks(t *testing.T) {
 		s := drivertest.NewServer(cfg)
 		var mu sync.Mutex // a batch is settled while another is repeated
 		tries, second := map[any]int{}, 0
+		stored := make(chan struct{}, 9)
 		s.With(func(h *drivertest.Hooks) {
 			h.Settle = func(one driver.Settlement) error {
 				mu.Lock()
@@ -326,6 +327,7 @@ func TestSession_StoresOneOfTwoAcks(t *testing.T) {
 				if tries[one.Delivery.Token] == 1 || tries[one.Delivery.Token] == 2 && second%2 == 1 {
 					return errors.New("locked")
 				}
+				stored <- struct{}{}
 				return nil
 			}
 		})
@@ -340,7 +342,9 @@ func TestSession_StoresOneOfTwoAcks(t *testing.T) {
 		}
 		synctest.Wait()
 		close(release)
-		time.Sleep(time.Minute) // virtual
+		for range 9 {
+			<-stored
+		}
 		synctest.Wait()
 		require.Equal(t, 9, d.total())
 		require.Empty(t, s.Messages("orders", "billing"))
