@@ -26,6 +26,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 )
 
@@ -126,7 +127,11 @@ func (s *session) types(t *testing.T, keys string) {
 func (s *session) ends(t *testing.T) (code int, screen string) {
 	t.Helper()
 	_ = s.cmd.Wait()
-	<-s.closed
+	select {
+	case <-s.closed:
+	case <-time.After(await.Patience):
+		t.Errorf("the terminal is open, although its program has ended:\n%s", s)
+	}
 	return s.cmd.ProcessState.ExitCode(), s.text()
 }
 
