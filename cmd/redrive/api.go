@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"iter"
 	"math"
 	"net/http"
 	"sync"
@@ -17,7 +16,6 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/wire"
-	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // api is the REST API, through which commands read and change entries and runs: a server's, or that of a store which
@@ -158,30 +156,7 @@ const (
 )
 
 // How often a run is polled: a stream would need a connection that no proxy cuts.
-const (
-	watchLocal  = 200 * time.Millisecond
-	watchServer = 500 * time.Millisecond
-)
-
-// watch reads a run again and again until it has ended.
-func (m *api) watch(ctx context.Context, id string) iter.Seq2[*wire.Run, error] {
-	every := watchServer
-	if m.runner != nil {
-		every = watchLocal
-	}
-	return func(yield func(*wire.Run, error) bool) {
-		for {
-			run, err := m.GetRun(ctx, id)
-			if !yield(run, err) || err != nil || run.State.Ended() && run.Counts.Open() == 0 {
-				return
-			}
-			if wait.For(ctx, every) != nil {
-				yield(nil, ctx.Err())
-				return
-			}
-		}
-	}
-}
+const watchLocal, watchServer = 200 * time.Millisecond, 500 * time.Millisecond
 
 // statusOf is the HTTP status of an error of the API, otherwise 0. A 404 of another server does not mean that no such
 // entry exists.

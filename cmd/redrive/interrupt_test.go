@@ -106,6 +106,47 @@ func TestRuns_WatchEndsWithTheNextCommand(t *testing.T) {
 	require.Contains(t, faults.String(), "to continue: redrive runs resume night")
 }
 
+// A message that is out of an interrupted run may have no consumer that reports, and no process counts its outcome
+// until the run is resumed: watching the run waited for that without an end. The same holds for one that was cancelled.
+func TestRuns_WatchEndsWhileMessagesAreOut(t *testing.T) {
+	hermetic(t)
+	dir := t.TempDir()
+	store, queue := filepath.Join(dir, "dead.db"), filepath.Join(dir, "queue.db")
+	seed(t, store)
+	seedQueue(t, queue)
+	common := []string{"--store", store, "--broker", "sqlite:" + queue}
+	_, stderr, stop := start(t, append([]string{
+		"dlq", "redrive", "--handler", "pay", "--rate", "0.02", "--yes", "--id", "slow",
+	}, common...)...)
+	letters, err := dlq.Open(t.Context(), store, dlq.WithoutSpool())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, letters.Close()) }()
+	runner, err := redrive.NewRunner(letters.Manager(nil), redrive.Config{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		run, err := runner.Run(t.Context(), "slow")
+		return err == nil && run.Counts.Out > 0
+	}, 2*time.Minute, 5*time.Millisecond, stderr)
+	require.Equal(t, exitInterrupted, stop(), stderr)
+
+	for _, tt := range []struct{ change, shows, next string }{
+		{
+			"", "run slow: paused (interrupted)\n0 of 5 done: 0 succeeded, 0 died again, 1 in flight, 4 waiting",
+			"to continue: redrive runs resume slow",
+		},
+		{"cancel", "run slow: cancelled\n", "the run is cancelled"},
+	} {
+		var out, faults bytes.Buffer
+		if tt.change != "" {
+			require.Equal(t, exitOK, play1(t, append([]string{"runs", tt.change, "slow"}, common...), &out, &faults))
+			out.Reset()
+		}
+		require.Equal(t, exitPartial, play1(t, append([]string{"runs", "watch", "slow"}, common...), &out, &faults))
+		require.Contains(t, out.String(), tt.shows)
+		require.Contains(t, faults.String(), tt.next)
+	}
+}
+
 func play1(t *testing.T, args []string, out, faults *bytes.Buffer) int {
 	t.Helper()
 	return runContext(t.Context(), args, strings.NewReader(""), out, faults)

@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/wire"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 func (a *app) runsCommand() *cobra.Command {
@@ -330,8 +331,8 @@ func (a *app) finish(run *wire.Run) error {
 	return &codedError{exitPartial, fault}
 }
 
-// follow shows the progress of a run, to people only, until it is at rest or ctx ends. It returns the last state of the
-// run.
+// follow shows the progress of a run, to people only, until it has ended, needs someone, or ctx ends. It returns the
+// last state of the run.
 func (a *app) follow(ctx context.Context, m *api, id string) (*wire.Run, error) {
 	var last *wire.Run
 	b := a.startBar("redriving", 0)
@@ -340,7 +341,20 @@ func (a *app) follow(ctx context.Context, m *api, id string) (*wire.Run, error) 
 		last = run
 		b.set(run.Progress.Done, run.Progress.Total, fmt.Sprintf("%s, %d died again", run.State, run.Counts.Failed))
 	}
-	for run, err := range m.watch(ctx, id) {
+	every := watchServer
+	if m.runner != nil {
+		every = watchLocal
+	}
+	for {
+		run, err := m.GetRun(ctx, id)
+		if err == nil {
+			show(run)
+			if run.State != redrive.Preparing && run.State != redrive.Running {
+				return last, nil // what is out of it may report in an hour, or never
+			}
+			_ = wait.For(ctx, every)
+			err = ctx.Err() // not its cause, which names a signal
+		}
 		if err != nil {
 			leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 			defer cancel()
@@ -349,11 +363,5 @@ func (a *app) follow(ctx context.Context, m *api, id string) (*wire.Run, error) 
 			}
 			return last, err
 		}
-		show(run)
-		atRest := run.State != redrive.Preparing && run.State != redrive.Running && run.Counts.Open() == 0
-		if atRest || run.State == redrive.Stopped { // what is out of it may report in an hour
-			break
-		}
 	}
-	return last, nil
 }
