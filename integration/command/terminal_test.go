@@ -66,30 +66,44 @@ func newNight(t *testing.T, letters int) night {
 
 // session is a command in a pseudo terminal.
 type session struct {
-	cmd    *exec.Cmd
-	keys   *os.File
-	mu     sync.Mutex
-	screen bytes.Buffer
-	closed chan struct{}
+	cmd      *exec.Cmd
+	keys     *os.File
+	terminal string // its file name
+	mu       sync.Mutex
+	screen   bytes.Buffer
+	ended    chan struct{} // closed when the program has ended
+	closed   chan struct{} // closed when no process has the terminal open
 }
 
 // begin types a command line.
 func (n night) begin(t *testing.T, line string) *session {
 	t.Helper()
 	program := services.Program(t, "./cmd/redrive")
-	s := &session{cmd: exec.CommandContext(t.Context(), program, strings.Fields(line)...), closed: make(chan struct{})}
+	s := &session{
+		cmd:   exec.CommandContext(t.Context(), program, strings.Fields(line)...),
+		ended: make(chan struct{}), closed: make(chan struct{}),
+	}
 	s.cmd.Dir = n.dir
 	s.cmd.Env = append(os.Environ(), "TERM=dumb", "COLUMNS=", "REDRIVE_ACTOR=ana", "REDRIVE_CONFIG=", "REDRIVE_STORE=",
 		"REDRIVE_BROKER=",
 		"REDRIVE_SERVER=", "REDRIVE_PROFILE=")
-	var err error
-	s.keys, err = pty.StartWithSize(s.cmd, &pty.Winsize{Rows: 24, Cols: 80})
+	keys, terminal, err := pty.Open()
 	require.NoError(t, err)
+	t.Cleanup(func() { _ = keys.Close() })
+	defer terminal.Close() // from then on only the program has it open
+	require.NoError(t, pty.Setsize(keys, &pty.Winsize{Rows: 24, Cols: 80}))
+	s.keys, s.terminal = keys, terminal.Name()
+	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = terminal, terminal, terminal
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	require.NoError(t, s.cmd.Start())
+	go func() {
+		defer close(s.ended)
+		_ = s.cmd.Wait() // ends asks for the exit code
+	}()
 	go func() {
 		defer close(s.closed)
 		_, _ = io.Copy(writer{s}, s.keys) // returns an error once the program has ended
 	}()
-	t.Cleanup(func() { _ = s.keys.Close() })
 	return s
 }
 
@@ -113,8 +127,7 @@ func (s *session) String() string { return s.text() }
 // sees waits until the screen shows text.
 func (s *session) sees(t *testing.T, text string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Contains(s.text(), text) }, 2*time.Minute, 10*time.Millisecond,
-		"%s\n%s", text, s)
+	await.True(t, func() bool { return strings.Contains(s.text(), text) }, "%s\n%s", text, s)
 }
 
 func (s *session) types(t *testing.T, keys string) {
@@ -126,16 +139,34 @@ func (s *session) types(t *testing.T, keys string) {
 // ends waits for the program to end, and returns its exit code and its screen.
 func (s *session) ends(t *testing.T) (code int, screen string) {
 	t.Helper()
-	_ = s.cmd.Wait()
+	select {
+	case <-s.ended:
+	case <-time.After(await.Patience):
+		_ = s.cmd.Process.Signal(syscall.SIGQUIT) // it prints its goroutines
+		defer func() { t.Errorf("the program did not end, and was killed:\n%s", s) }()
+	}
 	select {
 	case <-s.closed:
 	case <-time.After(await.Patience):
-		t.Errorf("the terminal is open, although its program has ended:\n%s", s)
+		require.Fail(t, "the terminal is open, although its program should have ended", "by %v:\n%s", s.holders(), s)
 	}
+	<-s.ended
 	return s.cmd.ProcessState.ExitCode(), s.text()
 }
 
-// types runs a command that needs no keys.
+// holders returns the open files through which processes have the terminal open, with the names of the processes.
+func (s *session) holders() (all []string) {
+	files, _ := filepath.Glob("/proc/[0-9]*/fd/*") // only on Linux
+	for _, file := range files {
+		if name, err := os.Readlink(file); err == nil && name == s.terminal {
+			program, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "..", "comm")) // it may have ended meanwhile
+			all = append(all, file+" "+strings.TrimSpace(string(program)))
+		}
+	}
+	return all
+}
+
+// typed runs a command that needs no keys.
 func (n night) typed(t *testing.T, line string) (code int, screen string) {
 	t.Helper()
 	return n.begin(t, line).ends(t)
@@ -217,10 +248,10 @@ func TestTerminal_InterruptAdjustResume(t *testing.T) {
 	t.Parallel()
 	n := newNight(t, 30)
 	s := n.begin(t, "dlq redrive --handler charge --rate 0.2 --yes --id night --close-on-publish") // minutes, until Ctrl-C
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		_, shown := n.typed(t, "runs show night")
 		return regexp.MustCompile(`[1-9]\d* succeeded`).MatchString(shown)
-	}, 2*time.Minute, 50*time.Millisecond)
+	})
 	s.types(t, ctrlC)
 	code, screen := s.ends(t)
 	require.Equal(t, 130, code, screen)
