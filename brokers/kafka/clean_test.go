@@ -205,7 +205,7 @@ func TestTopics_DeletedWhileRunning(t *testing.T) {
 			require.Eventually(t, func() bool {
 				there, err := admin.ListTopics(t.Context(), gone)
 				return err == nil && there.Has(gone)
-			}, time.Minute, 10*time.Millisecond, "%s is deleted, but Ping does not report it", gone)
+			}, patience, 10*time.Millisecond, "%s is deleted, but Ping does not report it", gone)
 		}
 		cycle("after " + string(rune('a'+i)))
 		require.NoError(t, b.Ping(t.Context()))
@@ -234,7 +234,7 @@ func TestTopics_NoCommitIsLoggedAsMissedForADeletedOne(t *testing.T) {
 				require.Eventually(t, func() bool {
 					there, err := admin.ListTopics(t.Context(), topic)
 					return err == nil && there.Has(topic)
-				}, time.Minute, 10*time.Millisecond, "the subscription recreates its topic")
+				}, patience, 10*time.Millisecond, "the subscription recreates its topic")
 				require.NoError(t, b.Publisher().Publish(topic, newMessage("2", "")))
 				receiveID(t, messages, "2").Ack()
 			}
@@ -264,7 +264,7 @@ func TestPing_NamesAMissingTopicUntilItExists(t *testing.T) {
 	for range 3 {
 		require.ErrorContains(t, b.Ping(t.Context()), "topic "+retries+" was deleted")
 	}
-	require.Eventually(t, func() bool { return strings.Contains(log.String(), retries) }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), retries) }, patience, time.Millisecond)
 	require.ErrorContains(t, b.Ping(t.Context()), "topic "+retries+" was deleted", "its reader has noticed it")
 	require.NoError(t, operator.Apply(t.Context(), plan))
 	require.NoError(t, b.Ping(t.Context()))

@@ -17,7 +17,7 @@ import (
 // must have none.
 func waitForDepths(t *testing.T, b *kafka.Broker, topic string, want map[string]int64) {
 	t.Helper()
-	deadline := time.After(2 * time.Minute)
+	deadline := time.After(patience)
 	for {
 		all, err := b.Depths(t.Context())
 		require.NoError(t, err)

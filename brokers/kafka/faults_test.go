@@ -282,7 +282,7 @@ func (k *keyedHandler) handle(b *kafka.Broker, m *message.Message) {
 
 func waitHandled(t *testing.T, mu *sync.Mutex, all map[string]bool, want int, changed <-chan struct{}) {
 	t.Helper()
-	deadline := time.After(time.Minute)
+	deadline := time.After(patience)
 	for {
 		mu.Lock()
 		have := len(all)
@@ -292,7 +292,7 @@ func waitHandled(t *testing.T, mu *sync.Mutex, all map[string]bool, want int, ch
 		}
 		select {
 		case <-changed:
-			deadline = time.After(time.Minute)
+			deadline = time.After(patience)
 		case <-deadline:
 			require.FailNow(t, "messages are lost", "%d of %d", have, want)
 		}

@@ -233,7 +233,7 @@ func TestSubscribe_WhileTheBrokerRestarts(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool {
 		return len(subscribed) > 0 || strings.Contains(log.String(), "cannot consume yet")
-	}, time.Minute, time.Millisecond)
+	}, patience, time.Millisecond)
 	cluster(t, kfake.Ports(address.Port))
 	require.NoError(t, <-subscribed)
 	require.NoError(t, b.Publisher().Publish("orders", newMessage("1", "")))

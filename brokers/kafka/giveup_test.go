@@ -61,7 +61,7 @@ func waitStored(t *testing.T, c *kfake.Cluster, topic string, n int64) {
 		require.NoError(t, err)
 		end, _ := ends.Lookup(topic, 0)
 		return end.Offset >= n
-	}, time.Minute, 5*time.Millisecond)
+	}, patience, 5*time.Millisecond)
 }
 
 // If a partition was given up after a record had been stored in the parking topic, but before the member had read it
@@ -135,7 +135,7 @@ func TestOrder_AnUnreadableParkingTopicIsLogged(t *testing.T) {
 	retryIn(t, b, m, 100*time.Millisecond)
 	require.Eventually(t, func() bool {
 		return strings.Contains(log.String(), "the parking topic cannot be read; trying again")
-	}, time.Minute, 5*time.Millisecond)
+	}, patience, 5*time.Millisecond)
 	refused.Store(false)
 	receiveID(t, messages, "a1").Ack()
 	receiveID(t, messages, "a2").Ack()

@@ -56,13 +56,16 @@ func subscribe(t testing.TB, b brokers.Broker, topic string, opts ...brokers.Sub
 	return messages
 }
 
+// patience is how long a test waits for something that happens at once on an idle machine.
+const patience = 2 * time.Minute
+
 func receive(t testing.TB, messages <-chan *message.Message) *message.Message {
 	t.Helper()
 	select {
 	case m, ok := <-messages:
 		require.True(t, ok, "the subscription ended")
 		return m
-	case <-time.After(2 * time.Minute):
+	case <-time.After(patience):
 		require.FailNow(t, "no message")
 		return nil
 	}

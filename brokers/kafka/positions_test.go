@@ -142,7 +142,7 @@ func TestCommit_NotesAreTooLargeForTheCluster(t *testing.T) {
 		require.NoError(t, err)
 		o, _ := offsets.Lookup(topic, 0)
 		return o.At == 1
-	}, time.Minute, 10*time.Millisecond)
+	}, patience, 10*time.Millisecond)
 	held.Ack()
 }
 
@@ -222,7 +222,7 @@ func TestCommit_PassesTheEndOfATransaction(t *testing.T) {
 				lags, err := kadm.NewClient(client).Lag(t.Context(), "billing")
 				at, found := lags["billing"].Lag.Lookup("orders", 0)
 				return err == nil && found && at.Lag == 0 && at.Commit.At > 0
-			}, time.Minute, 10*time.Millisecond)
+			}, patience, 10*time.Millisecond)
 		})
 	}
 }
@@ -246,5 +246,5 @@ func TestRetry_RemovedOnesAreLogged(t *testing.T) {
 	_, err := administer(t, c).DeleteRecords(t.Context(), kadm.Offsets{retries: {0: {Topic: retries, At: 3}}})
 	require.NoError(t, err)
 	subscribe(t, openLogging(t, c, log), topic)
-	require.Eventually(t, func() bool { return strings.Contains(log.String(), "gone=2") }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "gone=2") }, patience, time.Millisecond)
 }

@@ -47,7 +47,7 @@ func consumePartition(t testing.TB, c *kfake.Cluster, topic string, partition in
 		select {
 		case r := <-p.Messages():
 			records = append(records, r)
-		case <-time.After(2 * time.Minute):
+		case <-time.After(patience):
 			require.FailNow(t, "records are missing", "%s has %d of %d", topic, len(records), n)
 		}
 	}

@@ -190,7 +190,7 @@ func TestFetch_RefusalsMakeNoHotLoop(t *testing.T) {
 			receiveID(t, messages, "1").Ack()
 
 			refusal.Store(refusing)
-			require.Eventually(t, func() bool { return fetches.Load() > 0 }, time.Minute, time.Millisecond)
+			require.Eventually(t, func() bool { return fetches.Load() > 0 }, patience, time.Millisecond)
 			require.Never(t, func() bool { return fetches.Load() >= 50 }, time.Second, 10*time.Millisecond)
 			refusal.Store(nil)
 			require.NoError(t, b.Publisher().Publish(topic, newMessage("2", "")))
@@ -243,7 +243,7 @@ func TestOrder_RefusedReadsAreLogged(t *testing.T) {
 					require.NoError(t, err)
 					main, _ := offsets.Lookup(topic, 0)
 					return main.At == 3
-				}, time.Minute, 5*time.Millisecond)
+				}, patience, 5*time.Millisecond)
 				refusal.Store(refusing)
 				if test.restart {
 					require.NoError(t, b.Close())
@@ -260,7 +260,7 @@ func TestOrder_RefusedReadsAreLogged(t *testing.T) {
 						}
 					}
 					return false
-				}, time.Minute, 5*time.Millisecond)
+				}, patience, 5*time.Millisecond)
 				refusal.Store(nil)
 				require.NoError(t, b.Publisher().Publish(topic, keyed("a4", "a")))
 				if test.restart {
@@ -292,7 +292,7 @@ func TestDepths_RefusedPositions(t *testing.T) {
 	require.NoError(t, b.Publisher().Publish(topic, newMessage("1", "")))
 	receiveID(t, messages, "1").Ack()
 	refusal.Store(kerr.GroupAuthorizationFailed)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	_, err := b.Depths(ctx)
 	require.ErrorContains(t, err, kerr.GroupAuthorizationFailed.Message)

@@ -375,7 +375,7 @@ func TestUnreachable(t *testing.T) {
 	for url, want := range cases {
 		t.Run(url, func(t *testing.T) {
 			t.Parallel()
-			patience := time.Minute // for a handshake, or for reading a file
+			patience := 2 * time.Minute // for a handshake, or for reading a file
 			if want {
 				patience = time.Second // a server that has not answered by then is unreachable, too
 			}

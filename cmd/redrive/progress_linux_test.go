@@ -229,7 +229,7 @@ func TestTerminal_InterruptedPassword(t *testing.T) {
 	require.Eventually(t, func() bool {
 		now, err := term.GetState(int(file.Fd()))
 		return err == nil && !reflect.DeepEqual(before, now)
-	}, time.Minute, time.Millisecond, "it hides what is typed")
+	}, 2*time.Minute, time.Millisecond, "it hides what is typed")
 	interrupt()
 	require.Equal(t, exitInterrupted, <-ended)
 	after, err := term.GetState(int(file.Fd()))

@@ -38,7 +38,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // post is a request to a receiver.
 type post struct {

@@ -26,12 +26,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/internal/logbuffer"
 )
-
-// patience bounds the wait of a failing test; it is not a timeout of the server.
-const patience = 2 * time.Minute
 
 // process is a running redrive serve.
 type process struct {
@@ -72,13 +70,14 @@ func startProcess(t *testing.T, secure bool) *process {
 		require.NoError(t, cmd.Process.Signal(os.Interrupt))
 		require.NoError(t, cmd.Wait(), p.log)
 	})
-	require.Eventually(t, func() bool {
-		found := served.FindStringSubmatch(p.log.String())
+	await.Progress(t, func() (int, bool) {
+		log := p.log.String()
+		found := served.FindStringSubmatch(log)
 		if found != nil {
 			p.address = found[1]
 		}
-		return found != nil
-	}, patience, 10*time.Millisecond, p.log)
+		return len(log), found != nil
+	}, p.log)
 	return p
 }
 
@@ -88,7 +87,7 @@ func (p *process) dial(t *testing.T) net.Conn {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(t.Context(), "tcp", p.address)
 	require.NoError(t, err)
-	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(await.Patience)))
 	t.Cleanup(func() { _ = conn.Close() }) // most are already closed
 	if p.tls == nil {
 		return conn
@@ -295,8 +294,7 @@ func TestAttacks(t *testing.T) {
 				})
 			}
 			release()
-			require.Eventually(t, func() bool { return p.goroutines(t) <= before+5 }, patience, 50*time.Millisecond,
-				"goroutines are left")
+			await.True(t, func() bool { return p.goroutines(t) <= before+5 }, "goroutines are left")
 			require.NotContains(t, p.log.String(), "panic")
 		})
 	}

@@ -51,7 +51,7 @@ func sent(t *testing.T, change func(*pipelinestatsd.Config), failures ...int) []
 	var lines []string
 	buffer := make([]byte, 64<<10)
 	for !slices.Contains(lines, "the.end:1|c") {
-		require.NoError(t, agent.SetReadDeadline(time.Now().Add(10*time.Second)))
+		require.NoError(t, agent.SetReadDeadline(time.Now().Add(2*time.Minute)))
 		n, _, err := agent.ReadFrom(buffer)
 		require.NoError(t, err)
 		lines = append(lines, strings.Split(strings.TrimSpace(string(buffer[:n])), "\n")...)

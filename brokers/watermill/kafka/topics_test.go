@@ -158,7 +158,7 @@ func TestSubscribe_WhileTheServerIsNotReady(t *testing.T) {
 			}()
 			require.Eventually(t, func() bool {
 				return len(subscribed) > 0 || strings.Contains(log.String(), "cannot consume yet")
-			}, time.Minute, time.Millisecond)
+			}, 2*time.Minute, time.Millisecond)
 			end()
 			require.NoError(t, <-subscribed)
 		})

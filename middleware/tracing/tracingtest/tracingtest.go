@@ -42,7 +42,7 @@ const (
 )
 
 // patience is how long a loaded machine may take.
-const patience = 90 * time.Second
+const patience = 2 * time.Minute
 
 // Run runs the test: a message is published, fails twice, is dead-lettered, redriven, and then succeeds with a separate
 // message.
