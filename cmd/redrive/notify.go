@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -15,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// A notice is tried for about half an hour.
+// A notice is tried for about half an hour, or for an hour if its receiver requests long pauses.
 const (
 	noticeAttempts = 13
 	noticeFirst    = time.Second
@@ -57,9 +59,10 @@ func (s *server) makeNotifications() error {
 	if err != nil {
 		return usagef("notifications: %v", err)
 	}
+	backoff := middleware.WithCap(middleware.Exponential(noticeFirst, 2), noticeLongest)
 	pipeline, err := middleware.New(middleware.Config{
 		Rescheduler: broker, DeadLetters: s.letters, Logger: s.logger, MaxAttempts: noticeAttempts, Timeout: noticeTimeout,
-		Backoff: middleware.WithCap(middleware.Exponential(noticeFirst, 2), noticeLongest),
+		Backoff: backoff,
 		Hooks: middleware.Hooks{OnDeadLetter: func(ctx context.Context, p middleware.DeadLetterParams) error {
 			notifier.GaveUp(ctx, p.DeadLetter)
 			return nil
@@ -75,10 +78,28 @@ func (s *server) makeNotifications() error {
 	router.AddMiddleware(pipeline.Middleware)
 	for _, name := range notifier.Receivers() {
 		router.AddConsumerHandler("notify "+name, notify.Topic(name), broker.Subscriber(brokers.WithConcurrency(1)),
-			func(m *message.Message) error { return notifier.Deliver(m.Context(), name, m.Payload) })
+			func(m *message.Message) error {
+				attempt, _ := middleware.AttemptFrom(m.Context())
+				return retryAfter(notifier.Deliver(m.Context(), name, m.Payload), backoff.Delay(attempt.Number, 0))
+			})
 	}
 	s.notifications = &notifications{notifier, router}
 	return nil
+}
+
+// retryAfter honours the pause that a receiver requests with its answer, up to noticeLongest. A shorter one than the
+// backoff would use up the attempts in no time.
+func retryAfter(err error, backoff time.Duration) error {
+	answer, ok := errors.AsType[*notify.StatusError](err)
+	if !ok {
+		return err
+	}
+	status, ok := errors.AsType[*middleware.StatusError](middleware.HTTPStatus(answer.Status, answer.Header))
+	if !ok || status.RetryAfter <= backoff {
+		return err
+	}
+	status.RetryAfter = min(status.RetryAfter, noticeLongest)
+	return fmt.Errorf("notify: receiver %q: %w", answer.Receiver, status)
 }
 
 // run notifies until ctx ends.

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -10,14 +11,69 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/notify"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
 )
+
+// The pause that a receiver requests was ignored. It is honoured where it is longer than the backoff, up to the longest
+// pause, and it does not make a refusal a reason to try again.
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const backoff = 10 * time.Second
+		broker, err := memory.New(brokers.Config{})
+		require.NoError(t, err)
+		pipeline, err := middleware.New(middleware.Config{
+			Rescheduler: broker, DeadLetters: broker, Backoff: middleware.Constant(backoff),
+			Logger: slog.New(slog.DiscardHandler),
+		})
+		require.NoError(t, err)
+		for name, tt := range map[string]struct {
+			status int
+			header string
+			delay  time.Duration // 0 for a dead letter
+		}{
+			"seconds":               {429, "40", 40 * time.Second},
+			"a date":                {503, time.Now().UTC().Add(50 * time.Second).Format(http.TimeFormat), 50 * time.Second},
+			"a date in the past":    {503, time.Now().UTC().Add(-time.Hour).Format(http.TimeFormat), backoff},
+			"less than the backoff": {503, "1", backoff},
+			"more than the longest": {503, "86400", noticeLongest},
+			"nothing":               {503, "", backoff},
+			"nonsense":              {503, "soon", backoff},
+			"with another refusal":  {403, "40", 0},
+			"with a redirect":       {307, "40", backoff}, // an unknown error, which is retried
+		} {
+			header := http.Header{}
+			if tt.header != "" {
+				header.Set("Retry-After", tt.header)
+			}
+			decided := pipeline.Decide(message.NewMessage("1", nil),
+				retryAfter(&notify.StatusError{Receiver: "ops", Status: tt.status, Header: header}, backoff))
+			require.Equal(t, tt.delay, decided.Delay, name)
+			require.Equal(t, tt.delay == 0, decided.Outcome == middleware.OutcomeDeadLetter, name)
+			require.ErrorContains(t, decided.Err, `receiver "ops"`, name)
+		}
+		require.ErrorIs(t, retryAfter(io.EOF, backoff), io.EOF)
+		require.NoError(t, retryAfter(nil, backoff))
+		require.NoError(t, broker.Close())
+	})
+}
+
+// refusal is when a notice was refused.
+type refusal struct {
+	id string
+	at time.Time
+}
 
 // Serve notifies a webhook and Slack of a new cause, and tries again if a receiver does not accept it; the log shows
 // neither their URLs nor the secret.
@@ -25,13 +81,21 @@ func TestServe_Notifies(t *testing.T) {
 	hermetic(t)
 	dir := t.TempDir()
 	store, file := filepath.Join(dir, "dead.db"), filepath.Join(dir, "redrive.yaml")
-	var tries atomic.Int64
-	said := make(chan string, 10)
+	var refused atomic.Pointer[refusal]
+	said, again := make(chan string, 10), make(chan time.Duration, 1)
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		if r.URL.Path == "/s3cret-hook" && tries.Add(1) == 1 {
+		this := &refusal{r.Header.Get(notify.HeaderID), time.Now()}
+		if r.URL.Path == "/s3cret-hook" && refused.CompareAndSwap(nil, this) {
+			w.Header().Set("Retry-After", "2") // the backoff is a second
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
+		}
+		if first := refused.Load(); first != nil && first.id == this.id {
+			select {
+			case again <- this.at.Sub(first.at):
+			default: // a notice may arrive twice
+			}
 		}
 		said <- r.URL.Path + " " + string(body)
 	}))
@@ -71,6 +135,12 @@ notifications:
 		case <-time.After(100 * time.Millisecond):
 			require.Less(t, n, 600, stderr)
 		}
+	}
+	select {
+	case pause := <-again:
+		require.GreaterOrEqual(t, pause, 2*time.Second, "the receiver has requested it")
+	case <-time.After(2 * time.Minute):
+		require.Fail(t, "the refused notice was not tried again", stderr)
 	}
 	require.Equal(t, exitOK, stop(), stderr)
 	require.NotContains(t, stderr.String(), "s3cret")
