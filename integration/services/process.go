@@ -98,13 +98,10 @@ func (p *process) kill() error {
 	})
 }
 
-// finalError ends a poll at once.
+// finalError is an error that ends a poll at once, because further attempts are useless.
 type finalError struct{ error }
 
 func (e finalError) Unwrap() error { return e.error }
-
-// final marks an error after which further attempts are useless.
-func final(err error) error { return finalError{err} }
 
 // poll calls try every 25 ms until it returns nil or a final error, or ctx is done.
 func poll(ctx context.Context, try func() error) error {

@@ -75,7 +75,7 @@ func (p *Proxy) Heal() error {
 	err := poll(ctx, func() error {
 		err := p.toxi.Start()
 		if err != nil && !errors.Is(err, syscall.EADDRINUSE) {
-			return final(err)
+			return finalError{err}
 		}
 		return err
 	})

@@ -134,7 +134,7 @@ func (s *server) startOnce(ctx context.Context) (*process, error) {
 		}
 		select {
 		case <-proc.done:
-			return final(fmt.Errorf("ended at start: %w", cmp.Or(proc.err, errors.New("exit status 0"))))
+			return finalError{fmt.Errorf("ended at start: %w", cmp.Or(proc.err, errors.New("exit status 0")))}
 		default:
 			look, end := context.WithTimeout(ctx, startPatience/10) // a starting server may lose a request
 			defer end()
