@@ -180,7 +180,7 @@ type PanicError struct {
 func (e *PanicError) Error() string { return "panic: " + cut(e.text(), envelope.MaxErrorMessage) }
 
 func (e *PanicError) text() string {
-	if err, ok := e.Value.(error); ok {
+	if err := e.Unwrap(); err != nil {
 		return errorText(err)
 	}
 	return guardedValue(fmt.Sprintf("%T", e.Value), func() string { return fmt.Sprint(e.Value) })

@@ -91,6 +91,12 @@ type endlessTwiceError struct{}
 func (endlessTwiceError) Error() string     { return "timeout" }
 func (e endlessTwiceError) Unwrap() []error { return []error{e, e} }
 
+// recursiveError wraps itself and prints what it wraps: its text overflowed the stack, which ends the process.
+type recursiveError struct{}
+
+func (e recursiveError) Error() string { return "order: " + e.Unwrap().Error() }
+func (e recursiveError) Unwrap() error { return e }
+
 type hostileHandler struct{ slog.Handler }
 
 func (hostileHandler) Enabled(context.Context, slog.Level) bool  { return true }
@@ -114,6 +120,7 @@ func TestPipeline_ForeignCodeMayPanic(t *testing.T) {
 		"a typed nil, joined":  {err: joined},
 		"itself, wrapped":      {err: middleware.Retryable(endlessError{})},
 		"itself, twice":        {err: endlessTwiceError{}},
+		"itself, printed":      {err: recursiveError{}},
 		"Match": {change: func(c *middleware.Config) {
 			c.Rules = []middleware.Rule{middleware.MatchFunc(func(error) bool { panic("rule") }, middleware.KindSkip, "x")}
 		}},
@@ -171,7 +178,9 @@ func TestPipeline_ForeignCodeMayPanic(t *testing.T) {
 
 // A port that panics has failed: the message is nacked, with pauses, and settled when the port works again.
 func TestPipeline_PortsMayPanic(t *testing.T) {
-	for name, value := range map[string]error{"a typed nil": (*hostileError)(nil), "itself": endlessError{}} {
+	for name, value := range map[string]error{
+		"a typed nil": (*hostileError)(nil), "itself": endlessError{}, "itself, printed": recursiveError{},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var calls atomic.Int32
@@ -198,6 +207,7 @@ func TestPipeline_PortsErrorsMayPanic(t *testing.T) {
 	for in, err := range map[string]error{
 		"Error": &hostileError{"Error"}, "Unwrap": &hostileError{"Unwrap"}, "Is": &hostileError{"Is"},
 		"As": &hostileError{"As"}, "itself": endlessError{}, "itself, twice": endlessTwiceError{},
+		"itself, printed": recursiveError{},
 	} {
 		t.Run(in, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -62,7 +62,7 @@ func order(traceparent string) *message.Message {
 // endlessError wraps itself: errors.As never returned, and held the consumer forever.
 type endlessError struct{}
 
-func (endlessError) Error() string   { return "endless" }
+func (e endlessError) Error() string { return "endless: " + e.Unwrap().Error() }
 func (e endlessError) Unwrap() error { return e }
 
 // Without a pipeline the middleware makes the span, whatever the handler does.
@@ -84,13 +84,14 @@ func TestMiddleware_Alone(t *testing.T) {
 	_, err = w.tracer.Middleware(func(*message.Message) ([]*message.Message, error) {
 		return nil, endlessError{}
 	})(order(parent))
-	require.EqualError(t, err, "endless")
+	require.ErrorAs(t, err, new(endlessError))
 	require.Panics(t, func() {
 		_, _ = w.tracer.Middleware(func(*message.Message) ([]*message.Message, error) { panic("no") })(order(parent))
 	})
 	spans := w.spans.GetSpans()
 	require.Len(t, spans, 4)
-	for i, want := range []string{"", "no", "endless", "the handler panicked, or ended its goroutine"} {
+	const endless = "tracing_test.endlessError that wraps itself, or too many others"
+	for i, want := range []string{"", "no", endless, "the handler panicked, or ended its goroutine"} {
 		require.Equal(t, want, spans[i].Status.Description)
 	}
 }

@@ -1,7 +1,10 @@
 // Package errtree walks errors of foreign code, which may wrap themselves.
 package errtree
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // mostWrapped is how many errors one may consist of: a batch may join one for each of its rows.
 const mostWrapped = 1 << 16
@@ -9,7 +12,8 @@ const mostWrapped = 1 << 16
 // EndlessError is an error that wraps itself, or too many others, without them.
 type EndlessError struct{ Whole error }
 
-func (e EndlessError) Error() string { return e.Whole.Error() }
+// Error does not call that of Whole, which may print what it wraps: no recover stops it before the stack overflows.
+func (e EndlessError) Error() string { return fmt.Sprintf("%T that wraps itself, or too many others", e.Whole) }
 
 // Finite returns an error that errors.Is, errors.As and our own walks come to the end of: for one that wraps itself
 // they would never return. Every error of foreign code passes through it first, also the value of a panic.
