@@ -25,7 +25,11 @@ func (l *Letters) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error 
 	if d == nil || d.Message == nil {
 		return fmt.Errorf("dlq: dead letter: %w: no message", ErrInvalid)
 	}
-	entry := l.opts.capture(d) //nolint:contextcheck // pure; the message has a separate context
+	shown := *d
+	if at := l.storesTime(ctx, d.At); d.Collected == (envelope.Collected{}) || at.After(d.At) {
+		shown.At = at // a collector has it from another machine, but no later than by its own clock
+	}
+	entry := l.opts.capture(&shown) //nolint:contextcheck // pure; the message has a separate context
 	if stored, err := l.putTx(ctx, entry); stored || err != nil {
 		return err
 	}
@@ -81,8 +85,8 @@ func (o *options) capture(d *envelope.DeadLetter) *Entry {
 		ChangedAt:      at,
 		Size:           int64(len(d.Message.Payload)),
 	}
-	if !d.FirstFailure.IsZero() {
-		e.FirstFailureAt = stamp(d.FirstFailure)
+	if first := stamp(d.FirstFailure); first.Before(at) { // by the clock of another machine it may be later
+		e.FirstFailureAt = first
 	}
 	e.Body = &Body{
 		UUID:        d.Message.UUID,
@@ -122,6 +126,21 @@ func stamp(t time.Time) time.Time {
 		t = time.Now()
 	}
 	return t.UTC().Truncate(time.Microsecond)
+}
+
+// storesTime converts a time of this process's clock to the store's, by which operators close entries: by a clock that
+// is behind, a message that was sent again would have died before it was discarded.
+func (l *Letters) storesTime(ctx context.Context, t time.Time) time.Time {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if ctx.Value(txKey{}) != nil || l.importer != nil && l.importer.down() {
+		cancel() // neither a connection nor the store is waited for: its last answer is extrapolated
+	}
+	t = stamp(t)
+	if ahead := time.Until(driver.Now(ctx, l.store)); ahead.Abs() >= time.Second {
+		t = t.Add(ahead)
+	}
+	return t
 }
 
 // keep writes to the store or, if that fails, a record to the spool.

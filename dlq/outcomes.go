@@ -24,7 +24,7 @@ func (l *Letters) Redriven(ctx context.Context, r envelope.Redriven) error {
 	}
 	outcome := wire.Redriven{
 		ID: id, MessageID: text.Clean(r.MessageID, text.MaxName), Topic: text.Clean(r.Topic, text.MaxName),
-		Consumer: text.Clean(r.Consumer, text.MaxName), Number: r.Number, At: stamp(r.At),
+		Consumer: text.Clean(r.Consumer, text.MaxName), Number: r.Number, At: l.storesTime(ctx, r.At),
 	}
 	attrs := []slog.Attr{slog.Int64("entry_id", id), slog.String("message_id", r.MessageID)}
 	return l.keep(ctx, "redrive outcome", func() wire.Record { return wire.Record{Redriven: &outcome} }, attrs,

@@ -5,6 +5,7 @@ package dlqtest
 import (
 	"context"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,6 +16,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // Store is what the suite tests: a store of dead letters that also stores redrive runs.
@@ -81,7 +83,7 @@ func RunClocks(t *testing.T, fresh func(t *testing.T) Database) {
 	for name, test := range map[string]func(*world){
 		"OneClock": testOneClock, "LeaseLasts": testLeaseLasts, "LeaseExpires": testLeaseExpires,
 		"ClaimLasts":     testClaimLasts,
-		"NoticesAreHeld": testNoticesAreHeld,
+		"NoticesAreHeld": testNoticesAreHeld, "ResentIsNotLost": testResentIsNotLost,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -174,4 +176,47 @@ func testNoticesAreHeld(w *world) {
 	require.True(w, hold("slow", -wrong, 0))
 	require.True(w, hold("fast", wrong, 0))
 	require.True(w, hold("slow", -wrong, 0))
+}
+
+// A message that is sent again after its entry was closed, and dies again, is pending again, even if the clock of the
+// process that reports its death is behind, or that of one that reported the success of its redrive was ahead. It
+// counted as a death from before the closing, which was known.
+func testResentIsNotLost(w *world) {
+	for n, clocks := range []struct {
+		death, success time.Duration
+		collected      bool // the death has the time of another machine
+	}{
+		{death: -wrong},
+		{death: wrong},
+		{success: wrong},
+		{death: -wrong, collected: true},
+		{death: wrong, collected: true},
+	} {
+		on := func(by time.Duration, report func(p *world, l *dlq.Letters)) *dlq.Entry {
+			w.skewed(by, func(p *world) {
+				letters := must(dlq.NewLetters(p.db(p.T), dlq.WithoutSpool()))(p)
+				report(p, letters)
+				require.NoError(p, letters.Close())
+			})
+			found := w.all(dlq.Filter{})
+			require.Len(w, found, n+1)
+			is := func(e dlq.Entry) bool { return e.EventID == letter(n).EventID }
+			return w.get(found[slices.IndexFunc(found, is)].ID)
+		}
+		die := func(p *world, l *dlq.Letters) {
+			death := newDeath(n)
+			death.At, death.Origin.Position = time.Now(), ""
+			if clocks.collected {
+				death.Collected.Broker, death.At = "kafka", death.At.Add(min(0, -clocks.death))
+			}
+			require.NoError(p, l.DeadLetter(p.Context(), death))
+		}
+		sent := w.claim(on(clocks.death, die).ID, w.now())
+		on(clocks.success, func(p *world, l *dlq.Letters) {
+			handled := envelope.RedrivenBy(dlq.RedriveMessage(sent), sent.Origin, time.Now())
+			require.NoError(p, l.Redriven(p.Context(), handled))
+		})
+		require.Equal(w, dlq.Resolved, w.get(sent.ID).Status)
+		require.Equal(w, dlq.Pending, on(clocks.death, die).Status, "%+v", clocks)
+	}
 }

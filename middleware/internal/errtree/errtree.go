@@ -13,7 +13,9 @@ const mostWrapped = 1 << 16
 type EndlessError struct{ Whole error }
 
 // Error does not call that of Whole, which may print what it wraps: no recover stops it before the stack overflows.
-func (e EndlessError) Error() string { return fmt.Sprintf("%T that wraps itself, or too many others", e.Whole) }
+func (e EndlessError) Error() string {
+	return fmt.Sprintf("%T that wraps itself, or too many others", e.Whole)
+}
 
 // Finite returns an error that errors.Is, errors.As and our own walks come to the end of: for one that wraps itself
 // they would never return. Every error of foreign code passes through it first, also the value of a panic.
