@@ -239,7 +239,7 @@ func (e *StatusError) Error() string { return fmt.Sprintf("http status %d", e.St
 func (e *StatusError) Code() string { return strconv.Itoa(e.StatusCode) }
 
 // HTTPStatus returns an error for an HTTP response, or nil for a status below 400. header is the response's header (an
-// http.Header); its Retry-After, in seconds or as a date, is honoured for retryable statuses:
+// http.Header); its Retry-After, in seconds or as a date by the server's clock, is honoured for retryable statuses:
 //
 //	if err := middleware.HTTPStatus(resp.StatusCode, resp.Header); err != nil {
 //		return err
@@ -267,13 +267,23 @@ func retryAfter(header map[string][]string, now time.Time) (time.Duration, bool)
 		}
 		return time.Duration(seconds) * time.Second, true
 	}
-	// The three formats of RFC 9110, all in GMT.
+	at, ok := httpDate(values)
+	if served, dated := httpDate(header["Date"]); dated {
+		now = served // by the server's clock: by ours, the date may have passed, and the attempts would be used up at once
+	}
+	return max(0, at.Sub(now)), ok
+}
+
+// httpDate parses a header in one of the three formats of RFC 9110, all in GMT.
+func httpDate(values []string) (at time.Time, ok bool) {
 	for _, layout := range []string{"Mon, 02 Jan 2006 15:04:05 GMT", time.RFC850, time.ANSIC} {
-		if at, err := time.Parse(layout, value); err == nil {
-			return max(0, at.Sub(now)), true
+		if len(values) > 0 && !ok {
+			var err error
+			at, err = time.Parse(layout, strings.TrimSpace(values[0]))
+			ok = err == nil
 		}
 	}
-	return 0, false
+	return at, ok
 }
 
 // httpStatus recognizes [StatusError] and the errors of HTTP clients that have a method for the status.

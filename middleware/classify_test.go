@@ -328,6 +328,18 @@ func TestHTTPStatus_RetryAfter(t *testing.T) {
 			require.Equal(t, tt.want, v.After, name)
 		}
 	})
+	// A date is by the server's clock. By ours, which may be ahead, it had passed: the message was retried without a pause
+	// until it was dead. By one that is behind, it waited for hours.
+	for _, off := range []time.Duration{-time.Hour, time.Hour} {
+		served := time.Now().Add(off).UTC()
+		header := http.Header{}
+		header.Set("Date", served.Format(http.TimeFormat))
+		header.Set("Retry-After", served.Add(90*s).Format(http.TimeFormat))
+		v := classifier(t).Classify(middleware.HTTPStatus(503, header))
+		require.Equal(t, 90*s, v.After, "a server whose clock is off by %s", off)
+		header.Set("Date", "today")
+		require.True(t, classifier(t).Classify(middleware.HTTPStatus(503, header)).HasAfter)
+	}
 	require.NoError(t, middleware.HTTPStatus(204, nil))
 	require.NoError(t, middleware.HTTPStatus(302, nil))
 	v := classifier(t).Classify(middleware.Retryable(middleware.HTTPStatus(429, http.Header{"Retry-After": {"9"}})))
