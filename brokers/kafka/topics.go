@@ -116,7 +116,7 @@ func (t *topics) existing(ctx context.Context, s spec) (partitions int32, err er
 // find counts the partitions of a topic for later uses, as long as again holds for the cluster's errors.
 func (t *topics) find(ctx context.Context, s spec, again func(error) bool) (partitions int32, err error) {
 	if partitions, err = t.count(ctx, s.name, again); isGone(err) {
-		err = fmt.Errorf("%w: %s is missing: create it, or open the broker with auto-create=true: %w", brokers.ErrUnroutable,
+		err = fmt.Errorf("%w: %s is missing: create it, as services with auto-create=true do: %w", brokers.ErrUnroutable,
 			s.purpose, err)
 	}
 	if err != nil {

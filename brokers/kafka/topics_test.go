@@ -12,6 +12,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // hideTopic makes brokers deny that a topic exists in the first responses that name it.
@@ -57,4 +60,16 @@ func TestTopics_BrokerLearnsLateOfANewOne(t *testing.T) {
 	_, err := b.Subscriber().Subscribe(t.Context(), "orders")
 	require.NoError(t, err)
 	require.Negative(t, left.Load(), "the topic was hidden, then visible")
+}
+
+// A redrive creates no topic, whatever the parameter is. The error advised to set it.
+func TestTopics_MissingForARedrive(t *testing.T) {
+	t.Parallel()
+	b := open(t, cluster(t), "auto-create=true")
+	m := newMessage("m", "")
+	m.SetContext(envelope.WithExistingOnly(t.Context()))
+	err := b.Publisher().Publish(name("orders"), m)
+	require.ErrorIs(t, err, brokers.ErrUnroutable)
+	require.ErrorContains(t, err, "missing: create it")
+	require.NotContains(t, err.Error(), "open the broker with auto-create=true")
 }

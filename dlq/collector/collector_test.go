@@ -468,7 +468,8 @@ func TestRouter_Refuses(t *testing.T) {
 			"north",
 			`broker "north", which is not configured: known are east (amqp)`,
 		},
-		"nothing known": {envelope.Origin{Broker: "kafka"}, "", "set the origin"},
+		"nothing known":        {envelope.Origin{Broker: "kafka"}, "", "set the origin"},
+		"a plain subscriber's": {envelope.Origin{Topic: "t"}, "", "publish its payload yourself"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

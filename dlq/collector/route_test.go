@@ -103,7 +103,7 @@ func TestRouter_Run(t *testing.T) {
 		[]*message.Message{message.NewMessage("1", nil), message.NewMessage("2", nil)})
 	require.Len(t, errs, 2)
 	for _, err := range errs {
-		require.ErrorContains(t, err, `scheme ""`)
+		require.ErrorContains(t, err, "names no broker")
 	}
 }
 

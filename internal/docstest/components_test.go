@@ -20,6 +20,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/components/requestreply"
 	"github.com/ThreeDotsLabs/watermill/components/requeuer"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -139,6 +140,62 @@ func TestComposition_WithoutThePlugin(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A handler may have another subscriber than those of the pipeline's broker: a plain one of Watermill, or one of another
+// broker of ours. It does not read what the broker delivers again, so a retry that the broker takes would be lost.
+func TestComposition_AnotherSubscriber(t *testing.T) {
+	for _, pair := range [][2]string{
+		{"plain", "mem://"},
+		{"plain", "gochannel://" + t.Name() + "1"},
+		{"mem://", "gochannel://" + t.Name() + "2"},
+		{"gochannel://" + t.Name() + "3", "mem://"},
+	} {
+		t.Run(pair[0]+" with "+pair[1], func(t *testing.T) { anotherSubscriber(t, pair[0], pair[1]) })
+	}
+}
+
+func anotherSubscriber(t *testing.T, reads, reschedules string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		open := func(url string) brokers.Broker {
+			b, err := brokers.Open(t.Context(), url, brokers.WithLogger(slog.New(slog.DiscardHandler)))
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, b.Close()) })
+			return b
+		}
+		plain := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
+		t.Cleanup(func() { require.NoError(t, plain.Close()) })
+		var publisher message.Publisher = plain
+		var subscriber message.Subscriber = plain
+		if reads != "plain" {
+			other := open(reads)
+			publisher, subscriber = other.Publisher(), other.Subscriber()
+		}
+		broker, logs := open(reschedules), &logbuffer.Buffer{}
+		pipeline, err := middleware.New(middleware.Config{
+			Rescheduler: broker, DeadLetters: broker, Logger: slog.New(slog.NewTextHandler(logs, nil)),
+		})
+		require.NoError(t, err)
+		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+		require.NoError(t, err)
+		router.AddPlugin(pipeline.Plugin)
+		router.AddMiddleware(pipeline.Middleware)
+		var attempts []int
+		router.AddConsumerHandler("handler", "orders", subscriber, func(m *message.Message) error {
+			attempt, _ := middleware.AttemptFrom(m.Context())
+			if attempts = append(attempts, attempt.Number); len(attempts) == 1 {
+				return errAlways
+			}
+			return nil
+		})
+		require.NoError(t, publisher.Publish("orders", message.NewMessage("1", nil)))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // virtual
+		defer cancel()
+		require.NoError(t, router.Run(ctx))
+		require.Equal(t, []int{1, 1}, attempts, "its own Pub/Sub delivers the message again, no attempt has been lost")
+		require.Contains(t, logs.String(), "give the pipeline's Rescheduler the broker that the handler subscribes with")
+	})
 }
 
 // A forwarder publishes the messages of an outbox, and each is retried where it is consumed.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -107,6 +108,10 @@ func (b *Broker) prepareReturn(ctx context.Context, o *driver.Outgoing, origin *
 	if origin.Topic == "" && (origin.Consumer == "" || !b.traits.ConsumerIsQueue) {
 		return errors.New("the origin names no topic, so there is no consumer to return the message to")
 	}
+	h := deliveryOf(ctx, origin, m)
+	if err := b.checkSubscriber(ctx, origin, h); err != nil {
+		return err
+	}
 	*o = driver.Outgoing{
 		Message: m, To: b.destination(driver.ToConsumer, origin.Topic, b.consumerIn(origin)), Origin: origin,
 		ExistingOnly: envelope.ExistingOnly(ctx),
@@ -117,7 +122,7 @@ func (b *Broker) prepareReturn(ctx context.Context, o *driver.Outgoing, origin *
 	delete(m.Metadata, envelope.KeyNotBefore)
 	delete(m.Metadata, envelope.KeySuspect)
 	delete(m.Metadata, envelope.KeyStage)
-	if h := deliveryOf(ctx, origin, m); h != nil {
+	if h != nil {
 		o.Extra = append(o.Extra, driver.Header{Key: envelope.KeyStage, Value: nextStage(h)})
 	} else { // a redrive starts over, even if the message keeps its position
 		o.Extra = append(o.Extra, driver.Header{Key: envelope.KeyStage, Value: newStage()})
@@ -126,6 +131,23 @@ func (b *Broker) prepareReturn(ctx context.Context, o *driver.Outgoing, origin *
 		return err
 	}
 	return b.fits(o)
+}
+
+// checkSubscriber fails if the delivery of ctx, h if it is one of this module, came from a subscriber that does not read
+// what is rescheduled here. The message would be acked there, and lost.
+func (b *Broker) checkSubscriber(ctx context.Context, origin *envelope.Origin, h *delivery) error {
+	from, foreign := origin.Broker, false
+	if h != nil && h.Origin.Broker == from { // Watermill's adapters take the retries of native members of the same group
+		foreign = h.sub.b.traits.Name != b.traits.Name && !strings.HasPrefix(b.caps.Scheme, "watermill+"+from)
+	} else if _, ours := envelope.OriginFrom(ctx); !ours && origin.Consumer == "" && !b.traits.ConsumerIsQueue {
+		from, foreign = message.SubscriberNameFromCtx(ctx), message.SubscribeTopicFromCtx(ctx) == origin.Topic
+	}
+	if !foreign || envelope.ExistingOnly(ctx) {
+		return nil
+	}
+	return fmt.Errorf("%w: it came from %s, which does not read what is rescheduled here: give the pipeline's Rescheduler "+
+		"the broker that the handler subscribes with (package brokers/watermill makes one of any Pub/Sub), or "+
+		"middleware.HoldInMemory", brokers.ErrUnroutable, from)
 }
 
 // whereabouts are headers of a dead letter that name the consumer it died in.
