@@ -194,7 +194,7 @@ func anotherSubscriber(t *testing.T, reads, reschedules string) {
 		defer cancel()
 		require.NoError(t, router.Run(ctx))
 		require.Equal(t, []int{1, 1}, attempts, "its own Pub/Sub delivers the message again, no attempt has been lost")
-		require.Contains(t, logs.String(), "give the pipeline's Rescheduler the broker that the handler subscribes with")
+		require.Contains(t, logs.String(), "set Rescheduler to the handler's own broker")
 	})
 }
 

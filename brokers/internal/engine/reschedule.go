@@ -116,12 +116,9 @@ func (b *Broker) prepareReturn(ctx context.Context, o *driver.Outgoing, origin *
 		Message: m, To: b.destination(driver.ToConsumer, origin.Topic, b.consumerIn(origin)), Origin: origin,
 		ExistingOnly: envelope.ExistingOnly(ctx),
 	}
-	for _, key := range whereabouts { // meaningless once the message is back there; m is ours
+	for _, key := range overtaken { // m is ours
 		delete(m.Metadata, key)
 	}
-	delete(m.Metadata, envelope.KeyNotBefore)
-	delete(m.Metadata, envelope.KeySuspect)
-	delete(m.Metadata, envelope.KeyStage)
 	if h != nil {
 		o.Extra = append(o.Extra, driver.Header{Key: envelope.KeyStage, Value: nextStage(h)})
 	} else { // a redrive starts over, even if the message keeps its position
@@ -145,13 +142,14 @@ func (b *Broker) checkSubscriber(ctx context.Context, origin *envelope.Origin, h
 	if !foreign || envelope.ExistingOnly(ctx) {
 		return nil
 	}
-	return fmt.Errorf("%w: it came from %s, which does not read what is rescheduled here: give the pipeline's Rescheduler "+
-		"the broker that the handler subscribes with (package brokers/watermill makes one of any Pub/Sub), or "+
-		"middleware.HoldInMemory", brokers.ErrUnroutable, from)
+	return fmt.Errorf("%w: it came from %s, which does not read what is rescheduled here: set Rescheduler to the handler's "+
+		"own broker (brokers/watermill makes one of any Pub/Sub) or HoldInMemory", brokers.ErrUnroutable, from)
 }
 
-// whereabouts are headers of a dead letter that name the consumer it died in.
-var whereabouts = [...]string{envelope.KeyTopic, envelope.KeyConsumer}
+// overtaken are headers that mean nothing once a message is back at its consumer: which one that is, and its last wait.
+var overtaken = [...]string{
+	envelope.KeyTopic, envelope.KeyConsumer, envelope.KeyNotBefore, envelope.KeySuspect, envelope.KeyStage,
+}
 
 // DeadLetter implements brokers.Broker. The stored message has headers with its origin, for a collector that sends it
 // back.
