@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
@@ -59,6 +60,47 @@ func TestRedrive_InterruptAndResume(t *testing.T) {
 	for _, e := range list.Entries {
 		require.Equal(t, 1, e.RedriveCount, "entry %d", e.ID)
 	}
+}
+
+// Ctrl-C while a run is prepared: it was said to be paused, but a server would have prepared it to its end and sent it.
+func TestRedrive_InterruptWhilePreparing(t *testing.T) {
+	hermetic(t)
+	dir := t.TempDir()
+	store, queue := filepath.Join(dir, "dead.db"), filepath.Join(dir, "queue.db")
+	seed(t, store)
+	seedQueue(t, queue)
+	letters, err := dlq.Open(t.Context(), store, dlq.WithoutSpool())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, letters.Close()) }()
+	spec, err := redrive.Spec{}.Resolve()
+	require.NoError(t, err)
+	spec.ID, spec.Stop.Share, spec.CloseOnPublish = "night", 1, true
+	runs, now := letters.Store().(redrive.Store), time.Now()
+	require.NoError(t, runs.CreateRun(t.Context(), &redrive.Run{Run: wire.Run{
+		ID: "night", Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: now, CreatedBy: "ana", ChangedAt: now,
+		ChangedBy: "ana", ApprovalAbove: -1,
+	}}, driver.AuditRecord{At: now, Actor: "ana", Action: redrive.ActionStart, Run: "night"}))
+
+	var out, faults bytes.Buffer
+	a := &app{in: strings.NewReader(""), out: &out, err: &faults}
+	a.flags.store, a.flags.brokers = store, []string{"sqlite:" + queue}
+	ctx, cancel := context.WithCancel(t.Context())
+	m, err := a.redriver(ctx)
+	require.NoError(t, err)
+	cancel()
+	require.ErrorIs(t, a.interrupted(ctx, m, "a run that was not stored yet"), context.Canceled)
+	require.Empty(t, faults.String())
+	require.ErrorIs(t, a.interrupted(ctx, m, "night"), context.Canceled)
+	require.Contains(t, faults.String(), "interrupted: run night is paused; to continue: redrive runs resume night")
+	require.ErrorIs(t, a.interrupted(ctx, m, "night"), context.Canceled)
+	require.Contains(t, faults.String(), "interrupted: run night was not running: redrive runs show night")
+
+	run, err := m.runner.Drive(t.Context(), "night")
+	require.NoError(t, err)
+	require.Equal(t, []any{redrive.Paused, int64(0)}, []any{run.State, run.Counts.Succeeded}, "nothing is sent")
+	require.Equal(t, exitOK, play1(t, []string{"runs", "resume", "night", "--store", store, "--broker", "sqlite:" + queue},
+		&out, &faults), faults.String())
+	require.Contains(t, out.String(), "run night: completed")
 }
 
 // Ctrl-C between ids: the current hour is finished, and the first of the rest is named.

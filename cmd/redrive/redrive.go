@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"golang.org/x/time/rate"
 
@@ -164,11 +165,13 @@ func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
 	if err := a.confirm(ctx, "redrive", preview.Count); err != nil {
 		return err
 	}
+	spec.ID = cmp.Or(spec.ID, uuid.Must(uuid.NewV7()).String())
 	run, err := manager.StartRun(ctx, spec, a.by())
-	if err != nil {
-		return err
-	}
 	switch {
+	case ctx.Err() != nil:
+		return a.interrupted(ctx, manager, spec.ID)
+	case err != nil:
+		return err
 	case run.State == redrive.AwaitingApproval:
 		a.hint("run %s waits for a second person: redrive runs approve %s", run.ID, run.ID)
 		return a.printRun(run)

@@ -24,10 +24,10 @@ func (a *app) runsCommand() *cobra.Command {
 		a.runsListCommand(),
 		a.runCommand("show ID", "Show a run and what happened to its entries", nil, (*app).showRun),
 		a.runsWatchCommand(),
-		a.runCommand("pause ID", "Pause a run; messages already sent are still handled", []redrive.State{redrive.Running},
-			steer((*client.Client).PauseRun)),
+		a.runCommand("pause ID", "Pause a run; messages already sent are still handled",
+			[]redrive.State{redrive.Running, redrive.Preparing}, steer((*client.Client).PauseRun)),
 		a.runCommand("resume ID", "Continue a run that was paused, interrupted, or has stopped",
-			[]redrive.State{redrive.Paused, redrive.Stopped, redrive.Running}, (*app).resumeRun),
+			[]redrive.State{redrive.Paused, redrive.Stopped, redrive.Running, redrive.Preparing}, (*app).resumeRun),
 		a.runCommand("cancel ID", "End a run; waiting entries stay unchanged",
 			[]redrive.State{redrive.Running, redrive.Paused, redrive.Stopped}, steer((*client.Client).CancelRun)),
 		a.runsAdjustCommand(),
@@ -238,7 +238,7 @@ func (a *app) resumeRun(ctx context.Context, _ *api, id string) error {
 	if err != nil {
 		return err
 	}
-	if run.State != redrive.Running && run.State != redrive.Preparing {
+	if run.State != redrive.Running && (run.State != redrive.Preparing || run.Spec.Paused) {
 		if _, err := manager.ResumeRun(ctx, id, a.by()); err != nil {
 			return err
 		}
@@ -287,7 +287,7 @@ func (a *app) drive(ctx context.Context, m *api, id string) error {
 		}
 	}
 	if ctx.Err() != nil {
-		return a.interrupted(context.WithoutCancel(ctx), m, id, ctx.Err())
+		return a.interrupted(ctx, m, id)
 	}
 	if err != nil {
 		return err
@@ -295,15 +295,21 @@ func (a *app) drive(ctx context.Context, m *api, id string) error {
 	return a.finish(run)
 }
 
-func (a *app) interrupted(ctx context.Context, m *api, id string, cause error) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+// interrupted pauses a run, which may not exist yet or have ended. ctx has ended.
+func (a *app) interrupted(ctx context.Context, m *api, id string) error {
+	cause := ctx.Err()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	by := a.by()
 	by.Note = strings.TrimPrefix(by.Note+", interrupted", ", ")
-	if _, err := m.PauseRun(ctx, id, by); err != nil && statusOf(err) != http.StatusConflict {
+	switch _, err := m.PauseRun(ctx, id, by); {
+	case err == nil:
+		a.hint("interrupted: run %s is paused; to continue: redrive runs resume %s", id, id)
+	case statusOf(err) == http.StatusConflict:
+		a.hint("interrupted: run %s was not running: redrive runs show %s", id, id)
+	case statusOf(err) != http.StatusNotFound:
 		return errors.Join(cause, err)
 	}
-	a.hint("interrupted: run %s is paused; to continue: redrive runs resume %s", id, id)
 	return cause
 }
 

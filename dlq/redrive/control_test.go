@@ -199,6 +199,50 @@ func (p *pausable) after(t *testing.T, d time.Duration) *redrive.Run {
 	return run
 }
 
+// A run that is paused at any moment of its preparation sends nothing, and one that is resumed then sends everything.
+func TestRun_PausedWhilePreparing(t *testing.T) {
+	t.Parallel()
+	for after, acted := 1, true; acted; after++ {
+		for _, resume := range []bool{false, true} {
+			acted = false
+			c := &consumer{}
+			_, store := operated(t, 3, c)
+			runs := &cancelledRuns{Store: store, after: after}
+			runs.cancel = func(id string) {
+				other := operate(t, store, nil)
+				_, err := other.PauseRun(t.Context(), id, dlq.By{Actor: "bob", Note: "lunch"})
+				require.NoError(t, err)
+				_, err = other.PauseRun(t.Context(), id, ana)
+				require.ErrorIs(t, err, dlq.ErrConflict)
+				if resume {
+					_, err = other.ResumeRun(t.Context(), id, ana)
+					require.NoError(t, err)
+				}
+				acted = true
+			}
+			m := operateBy(t, dlq.ManagerConfig{Store: runs, Redriver: c})
+			run, err := m.StartRun(t.Context(), redrive.Spec{}, ana)
+			require.NoError(t, err)
+			if !acted {
+				require.Greater(t, after, 3)
+				break
+			}
+			if run, err = m.Drive(t.Context(), run.ID); resume {
+				require.NoError(t, err)
+				require.Equal(t, redrive.Completed, run.State, "after call %d", after)
+				continue
+			}
+			require.NoError(t, err)
+			require.Equal(t, []any{redrive.Paused, "lunch", 0}, []any{run.State, run.Cause, c.total()}, "after call %d", after)
+			_, err = m.ResumeRun(t.Context(), run.ID, ana)
+			require.NoError(t, err)
+			run, err = m.Drive(t.Context(), run.ID)
+			require.NoError(t, err)
+			require.Equal(t, redrive.Counts{Succeeded: 3}, run.Counts, "after call %d", after)
+		}
+	}
+}
+
 func TestRun_PauseResumeCancel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

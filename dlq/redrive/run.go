@@ -228,11 +228,14 @@ func (r Run) apply(action driver.Action, by dlq.By, at time.Time) (Run, error) {
 		r.ApprovedBy, r.ApprovedAt = by.Actor, at
 		r.ready(at)
 	case ActionPause:
-		r.State, r.Cause = Paused, by.Note
+		r.Cause = by.Note
+		if r.Spec.Paused = r.State == Preparing; !r.Spec.Paused { // one that is prepared is paused once its set is frozen
+			r.State = Paused
+		}
 	case ActionResume:
-		r.Abandoned = 0
-		if r.State == Stopped && r.StartedAt.IsZero() {
-			r.State, r.Cause = Preparing, "" // it stopped before its set was frozen and approved
+		r.Abandoned, r.Spec.Paused = 0, false
+		if r.State != Paused && r.StartedAt.IsZero() {
+			r.State, r.Cause = Preparing, "" // its set is not frozen or not approved yet
 			break
 		}
 		r.run(at)
@@ -288,10 +291,12 @@ func (r *Run) legal(action driver.Action) bool {
 		return r.State == AwaitingApproval
 	case ActionStop:
 		return r.State == Running || r.State == Preparing
-	case ActionPause, ActionComplete, ActionCanary:
+	case ActionPause:
+		return r.State == Running || r.State == Preparing && !r.Spec.Paused
+	case ActionComplete, ActionCanary:
 		return r.State == Running
 	case ActionResume:
-		return r.State == Paused || r.State == Stopped
+		return r.State == Paused || r.State == Stopped || r.State == Preparing && r.Spec.Paused
 	case ActionCancel:
 		return !r.State.Ended()
 	case ActionAdjust: // not while it waits for approval, so that the approved run is the reviewed one

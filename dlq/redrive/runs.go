@@ -171,7 +171,7 @@ func (rn *Runner) RejectRun(ctx context.Context, id string, by dlq.By) (*Run, er
 }
 
 // PauseRun stops redriving after the current batch. Messages already sent are still handled, and their outcomes
-// recorded.
+// recorded. A run that is still prepared is paused once its set is frozen.
 func (rn *Runner) PauseRun(ctx context.Context, id string, by dlq.By) (*Run, error) {
 	return rn.changeRun(ctx, id, ActionPause, by)
 }

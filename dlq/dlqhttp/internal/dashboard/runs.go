@@ -199,7 +199,7 @@ func (r *request) run() error {
 	used := search{Filter: run.Spec.Filter}
 	data := runData{
 		namedRun: namedRun{run, r.nameOf(&run)}, Chips: used.Chips(), Own: r.started(stored.run),
-		Show: show, Next: stored.next, Actions: runActions(run.State), Parts: partsOf(run.Counts),
+		Show: show, Next: stored.next, Actions: runActions(&run), Parts: partsOf(run.Counts),
 		Audit: r.auditRows(driver.FoldAudit(r.sees.Audit(stored.records))), Items: r.sees.Items(stored.items),
 	}
 	if run.State == redrive.AwaitingApproval {
@@ -266,16 +266,17 @@ func partsOf(c redrive.Counts) []part {
 }
 
 // runActions are the actions that a run's state allows.
-func runActions(state redrive.State) []string {
-	switch state {
+func runActions(run *wire.Run) []string {
+	switch run.State {
 	case redrive.AwaitingApproval:
 		return []string{"approve", "reject"}
-	case redrive.Running:
+	case redrive.Running, redrive.Preparing:
+		if run.State == redrive.Preparing && run.Spec.Paused {
+			return []string{"resume", "cancel"}
+		}
 		return []string{"pause", "cancel"}
 	case redrive.Paused, redrive.Stopped:
 		return []string{"resume", "cancel"}
-	case redrive.Preparing:
-		return []string{"cancel"}
 	default:
 		return nil
 	}
