@@ -334,6 +334,8 @@ func (d *doctor) examineSource(ctx context.Context, broker brokers.Broker, name,
 	switch {
 	case err != nil:
 		d.problem(what, err, remedyOf(err))
+	case len(missing) > 0 && !strings.HasSuffix(missing[0], " is missing"):
+		d.warn(what, missing[0], "") // it names a remedy
 	case len(missing) > 0:
 		d.warn(what, missing[0], "a service creates it at its first dead letter; otherwise the name is wrong: compare "+
 			"it with the broker's list")
