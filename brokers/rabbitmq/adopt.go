@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -116,14 +117,14 @@ func (p *Plan) compareQueue(ctx context.Context, d *declarer, q Queue) ([]Bindin
 	if ours && (!waits || !path.perMessage) {
 		return nil, d.declare(ctx, q)
 	}
-	if p.design == nil { // a program's own plan
+	if !waits {
 		return nil, nil
 	}
 	args, err := p.design.look(ctx, d, q)
-	if waits && isRefused(err) {
+	if isRefused(err) {
 		return nil, nil // a user who may not declare it cannot see its arguments: the first retry reports a fault
 	}
-	if waits && err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("rabbitmq: look at queue %q: %w", q.Name, err)
 	}
 	if ours { // only its time to live may differ
@@ -135,10 +136,7 @@ func (p *Plan) compareQueue(ctx context.Context, d *declarer, q Queue) ([]Bindin
 			return nil, err
 		}
 	}
-	if !waits {
-		return nil, nil
-	}
-	full, unseen := p.design.withPolicies(ctx, q.Name, args)
+	full, _, unseen := p.design.withPolicies(ctx, q, args)
 	bindings, err := p.returnBindings(path, full)
 	if err != nil && unseen != nil { // a policy may lead back
 		err = unseen
@@ -146,43 +144,39 @@ func (p *Plan) compareQueue(ctx context.Context, d *declarer, q Queue) ([]Bindin
 	return bindings, err
 }
 
+// refusedFor is how long a refused look is not repeated: it costs a channel, and lines in RabbitMQ's log. But the
+// permission may be granted while the process runs.
+const refusedFor = 10 * time.Minute
+
+var errRefused = &amqp.Error{Code: amqp.AccessRefused, Reason: "a look at the queue was refused a moment ago"}
+
 // look returns and records the arguments of an existing queue, as far as they can be seen.
 func (d *design) look(ctx context.Context, on *declarer, q Queue) (amqp.Table, error) {
 	if known, ok := d.declared.Load(q.Name); ok { // each that differs costs a channel, and lines in RabbitMQ's log
 		q.Args = known.(amqp.Table)
 	}
-	if err, ok := d.refused.Load(q.Name); ok {
-		return q.Args, err.(error)
+	if last, ok := d.refused.Load(q.Name); ok && time.Since(last.(time.Time)) < refusedFor {
+		return q.Args, errRefused
 	}
 	args, err := on.readArguments(ctx, q)
 	d.declared.Store(q.Name, args)
 	if isRefused(err) {
-		d.refused.Store(q.Name, err)
+		d.refused.Store(q.Name, time.Now())
 	}
 	return args, err
 }
 
-// withPolicies returns and records the arguments of a queue and what policies set, if the management API is configured.
-// Of two limits the lower one applies. With an error these are the policies that were seen before, or none.
-func (d *design) withPolicies(ctx context.Context, queue string, args amqp.Table) (full amqp.Table, err error) {
-	full = amqp.Table{}
-	maps.Copy(full, args)
+// withPolicies returns and records the arguments of a queue and what policies set, if the management API is configured,
+// and what is harmful about them. With an error the policies are those that were seen before, or none.
+func (d *design) withPolicies(ctx context.Context, q Queue, args amqp.Table) (full amqp.Table, bad []error, err error) {
 	var policy queuePolicy
 	if d.management != nil {
-		policy, err = d.management.lastPolicy(ctx, queue)
+		policy, err = d.management.lastPolicy(ctx, q.Name)
 	}
-	for _, key := range []string{"dead-letter-exchange", "dead-letter-routing-key", "message-ttl", "delivery-limit"} {
-		value, set := policy.Definition[key]
-		have, has := args["x-"+key]
-		limit, _ := integer(value)
-		most, _ := integer(have)
-		lower := uint64(limit) < uint64(most) //nolint:gosec // G115: a negative one is no limit
-		if set && (!has || lower && !strings.HasPrefix(key, "dead-letter")) {
-			full["x-"+key] = value
-		}
-	}
-	d.known.Store(queue, full)
-	return full, err
+	full = policy.over(args)
+	full["x-expires"] = args["x-expires"] // one of a policy refuses no queue: it can be corrected
+	d.known.Store(q.Name, full)
+	return full, harms(q, args, policy), err
 }
 
 // returnBindings returns the bindings that lead from a wait queue with these arguments to its consumer's queue. If none

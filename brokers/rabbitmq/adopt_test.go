@@ -1,9 +1,10 @@
 package rabbitmq
 
 import (
-	"errors"
+	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -239,8 +240,24 @@ func TestHeaders_PlainDelayIsTheBase(t *testing.T) {
 func TestLook_RefusedAfterOthers(t *testing.T) {
 	d, seen := designOf(t, brokers.Config{}), amqp.Table{"x-delivery-limit": int64(3)}
 	d.declared.Store("orders", seen)
-	d.refused.Store("orders", errors.New("refused"))
+	d.refused.Store("orders", time.Now())
 	args, err := d.look(t.Context(), nil, Queue{Name: "orders"})
 	require.Error(t, err)
 	require.Equal(t, seen, args)
+}
+
+// A permission that is granted while a process runs used to be noticed only by the next process.
+func TestLook_RefusalsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := designOf(t, brokers.Config{})
+		link := newConnection("amqp://localhost/", "", slog.New(slog.DiscardHandler))
+		link.close()
+		d.refused.Store("orders", time.Now())
+		_, err := d.look(t.Context(), &declarer{link: link}, Queue{Name: "orders"})
+		require.True(t, isRefused(err))
+		time.Sleep(refusedFor) // virtual
+		synctest.Wait()
+		_, err = d.look(t.Context(), &declarer{link: link}, Queue{Name: "orders"})
+		require.ErrorIs(t, err, brokers.ErrClosed, "it looks again")
+	})
 }

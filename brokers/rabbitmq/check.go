@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -81,6 +82,7 @@ func (f Finding) String() string {
 func (b *Broker) ChecksBindings() bool { return b.transport.design.management != nil }
 
 // Check compares p with the broker and changes nothing. AMQP reports one difference per queue or exchange, the first.
+// Arguments of a queue that lose messages are all reported, if the user may declare it.
 //
 // AMQP does not show bindings and policies. They are only compared if the URL names the management API (x-management):
 // see [Broker.ChecksBindings]. Bindings that are not in p are no difference. A policy on one of our queues is one if it
@@ -101,23 +103,31 @@ func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 	}
 	needed := slices.Concat(p.adopted(), p.Queues)
 	for i, q := range slices.Concat(needed, p.Later) {
-		_, err := p.compareQueue(ctx, d, q) // one that exists is compared, and nothing is created
-		if i >= len(needed) && isNotFound(err) {
+		_, fault := p.compareQueue(ctx, d, q) // one that exists is compared, and nothing is created
+		if i >= len(needed) && isNotFound(fault) {
 			continue
 		}
-		if findings, err = withFinding(findings, "queue", q.Name, err); err != nil {
+		var err error
+		if findings, err = withFinding(findings, "queue", q.Name, fault); err != nil {
 			return nil, err
+		}
+		if isNotFound(fault) {
+			continue
+		}
+		args, err := b.transport.design.look(ctx, d, q)
+		_, harms, unseen := b.transport.design.withPolicies(ctx, q, args)
+		if unseen != nil || err != nil && !isRefused(err) {
+			return nil, fmt.Errorf("rabbitmq: check queue %q: %w", q.Name, errors.Join(err, unseen))
+		}
+		for _, harm := range harms {
+			findings = append(findings, Finding{Kind: "queue", Name: q.Name, Fault: harm})
 		}
 	}
 	if !b.ChecksBindings() {
 		return findings, nil
 	}
 	missing, err := b.missingBindings(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	policies, err := b.badPolicies(ctx, p)
-	return slices.Concat(findings, missing, policies), err
+	return slices.Concat(findings, missing), err
 }
 
 // withFinding adds what the error of looking at an object says about it. Errors unrelated to the object are returned.
@@ -141,54 +151,60 @@ func (b *Broker) missingBindings(ctx context.Context, p Plan) ([]Finding, error)
 	var findings []Finding
 	there := map[string][]Binding{} // by exchange
 	for _, want := range p.Bindings {
-		have, asked := there[want.Exchange]
-		if !asked {
-			var err error
-			if have, err = b.transport.design.management.bindings(ctx, want.Exchange); err != nil {
+		if _, asked := there[want.Exchange]; !asked {
+			have, err := b.transport.design.management.bindings(ctx, want.Exchange)
+			if err != nil {
 				return nil, fmt.Errorf("rabbitmq: check the bindings of exchange %q: %w", want.Exchange, err)
 			}
 			there[want.Exchange] = have
 		}
-		if !slices.Contains(have, want) {
+		if !slices.Contains(there[want.Exchange], want) {
 			findings = append(findings, Finding{Kind: "binding", Name: want.String(), Missing: true})
 		}
 	}
 	return findings, nil
 }
 
-// badPolicies checks the effect of policies on the queues in p. A policy cannot override our arguments, except for
-// limits, of which the lower one applies; it adds those that we do not set.
-func (b *Broker) badPolicies(ctx context.Context, p Plan) ([]Finding, error) {
-	var findings []Finding
-	for _, q := range slices.Concat(p.adopted(), p.Queues, p.Later) {
-		policy, err := b.transport.design.management.policy(ctx, q.Name)
-		if err != nil {
-			return nil, fmt.Errorf("rabbitmq: check the policies of queue %q: %w", q.Name, err)
+// harms returns what is harmful about the arguments of an existing queue, nil if they cannot be seen, and about a
+// policy on it. The policy is compared with the planned queue q, if that has arguments.
+func harms(q Queue, args amqp.Table, policy queuePolicy) (list []error) {
+	full := policy.over(args)
+	if args == nil { // they may dead-letter
+		full["x-dead-letter-exchange"] = cmp.Or(full["x-dead-letter-exchange"], any(unseen))
+	}
+	for _, key := range slices.Sorted(maps.Keys(full)) {
+		of, by, remedy := Queue{}, "it was declared with "+key, "delete it when it is empty, and declare it without"
+		if own, has := args[key]; !has || own != full[key] {
+			of, by = q, fmt.Sprintf("policy %q sets %s", policy.Name, strings.TrimPrefix(key, "x-"))
+			remedy = "change the policy's pattern, or give these queues one with a higher priority"
 		}
-		for _, key := range slices.Sorted(maps.Keys(policy.Definition)) {
-			if value := policy.Definition[key]; harmful(q, key, value) {
-				want := cmp.Or(q.Args["x-"+key], any("none"))
-				findings = append(findings, Finding{Kind: "queue", Name: q.Name, Fault: fmt.Errorf("queue %q: policy %q sets "+
-					"%s=%v, which can lose messages or send them elsewhere; want %v: change the policy's pattern, or give these "+
-					"queues one with a higher priority", q.Name, policy.Name, key, value, want)})
-			}
+		if harmful(of, key, full) {
+			list = append(list, fmt.Errorf("queue %q: %s=%v, which can lose messages, or send them elsewhere or too early; "+
+				"want %v: %s", q.Name, by, full[key], cmp.Or(q.Args[key], any("none")), remedy))
 		}
 	}
-	return findings, nil
+	return list
 }
 
-// harmful reports whether a policy's key with that value takes effect on q and loses or misroutes messages.
-func harmful(q Queue, key string, value any) bool {
-	have, set := q.Args["x-"+key]
-	switch adopted := q.Args == nil; key { // an adopted queue may need the policy
-	case "expires", "max-length", "max-length-bytes": // deletes the queue with its messages, or the oldest of them
+// harmful reports whether the argument key in args, those of a queue and its policies, loses or misroutes messages. A
+// queue q without arguments is used as it is, and may need what a planned one must not have.
+func harmful(q Queue, key string, args amqp.Table) bool {
+	limit, _ := integer(args[key])
+	most, ours := integer(q.Args[key])
+	lower := q.Args != nil && (!ours || limit < most)
+	switch key {
+	case "x-expires":
+		return mayExpire(args)
+	case "x-queue-type": // what a stream gets while its consumer is not connected is never delivered
+		return args[key] == "stream"
+	case "x-max-length", "x-max-length-bytes": // drops the oldest messages, or refuses those that come back
 		return true
-	case "message-ttl", "delivery-limit":
-		limit, isNumber := integer(value)
-		most, ours := integer(have)
-		return !adopted && (!set || !isNumber || !ours || limit < most)
-	case "dead-letter-exchange", "dead-letter-routing-key", "dead-letter-strategy", "overflow":
-		return !adopted && !set // the argument of the queue wins
+	case "x-message-ttl":
+		return lower || q.Args == nil && args["x-dead-letter-exchange"] == nil
+	case "x-delivery-limit": // one is too low to publish a message again before it is given up
+		return lower || limit == 0 || limit == 1
+	case "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-overflow":
+		return q.Args != nil && args[key] != q.Args[key]
 	}
 	return false
 }
@@ -245,17 +261,41 @@ type queuePolicy struct {
 	Definition map[string]any
 }
 
+// over returns args and what p adds to them. Of two limits the lower one applies, otherwise the queue's argument.
+func (p *queuePolicy) over(args amqp.Table) amqp.Table {
+	full := amqp.Table{}
+	maps.Copy(full, args)
+	for key, value := range p.Definition {
+		have, has := args["x-"+key]
+		number, isLimit := value.(json.Number)
+		limit, _ := integer(number)
+		most, _ := integer(have)
+		if !has || isLimit && uint64(limit) < uint64(most) { //nolint:gosec // G115: a negative one is no limit
+			full["x-"+key] = value
+		}
+	}
+	return full
+}
+
 // policyTimeout leaves time for the broker itself within declareTimeout if the management API does not answer.
 const policyTimeout = 3 * time.Second
 
-// lastPolicy is policy for consumers, which work without the API: with an error it returns the last answer. After a
-// failure it makes no request for a while, because a consumer may have twenty queues.
+// lastPolicy returns the policies in effect on a queue, including an operator policy, and with an error those that were
+// seen before: consumers work without the API. After a failure it makes no request for a while, because a consumer may
+// have twenty queues.
 func (m *management) lastPolicy(ctx context.Context, queue string) (policy queuePolicy, err error) {
 	err = errors.New("rabbitmq: the management API did not answer a moment ago")
 	if time.Since(time.Unix(0, m.silent.Load())) > checkEvery/2 {
 		asking, cancel := context.WithTimeout(ctx, policyTimeout)
 		defer cancel()
-		if policy, err = m.policy(asking, queue); err == nil {
+		var answer struct {
+			Policy         string `json:"policy"`
+			OperatorPolicy string `json:"operator_policy"`
+			Effective      any    `json:"effective_policy_definition"` // an object, or an empty list
+		}
+		if err = m.get(asking, &answer, "queues", m.broker.Vhost, queue); err == nil {
+			policy.Name = cmp.Or(answer.Policy, answer.OperatorPolicy)
+			policy.Definition, _ = answer.Effective.(map[string]any)
 			m.seen.Store(queue, policy)
 			return policy, nil
 		}
@@ -271,33 +311,6 @@ func (m *management) lastPolicy(ctx context.Context, queue string) (policy queue
 	seen, _ := m.seen.Load(queue)
 	policy, _ = seen.(queuePolicy)
 	return policy, err
-}
-
-// policy returns the policies in effect on a queue, including an operator policy.
-func (m *management) policy(ctx context.Context, queue string) (queuePolicy, error) {
-	var answer struct {
-		Policy         string          `json:"policy"`
-		OperatorPolicy string          `json:"operator_policy"`
-		Effective      json.RawMessage `json:"effective_policy_definition"` // an object, or an empty list
-	}
-	if err := m.get(ctx, &answer, "queues", m.broker.Vhost, queue); err != nil {
-		return queuePolicy{}, err
-	}
-	p := queuePolicy{Name: answer.Policy}
-	if p.Name == "" {
-		p.Name = answer.OperatorPolicy
-	}
-	if len(answer.Effective) > 0 && answer.Effective[0] == '{' {
-		if err := json.Unmarshal(answer.Effective, &p.Definition); err != nil {
-			return queuePolicy{}, fmt.Errorf("ask the management API: %w", err)
-		}
-		for key, value := range p.Definition {
-			if number, ok := value.(float64); ok { // as JSON decodes it; all of a policy's are integers
-				p.Definition[key] = int64(number)
-			}
-		}
-	}
-	return p, nil
 }
 
 // get decodes an answer into out, and leaves out unchanged if there is no such object.
@@ -324,7 +337,9 @@ func (m *management) get(ctx context.Context, out any, path ...string) error {
 	defer response.Body.Close()
 	switch response.StatusCode {
 	case http.StatusOK:
-		return json.NewDecoder(response.Body).Decode(out)
+		decoder := json.NewDecoder(response.Body)
+		decoder.UseNumber()
+		return decoder.Decode(out)
 	case http.StatusNotFound:
 		return nil
 	case http.StatusUnauthorized, http.StatusForbidden:

@@ -13,6 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
 )
 
 // declareTimeout bounds the declaration of one consumer's topology. RabbitMQ takes about 10 ms for a quorum queue, and
@@ -77,13 +78,9 @@ func explain(err error) error {
 			return refusal.Reason[from:to]
 		}
 	}
-	haveType := group(6)
-	if haveType == "none" {
-		haveType = ""
-	}
 	return &ArgumentError{
 		Argument: group(1), Kind: group(2), Name: group(3), Want: group(4), Have: group(5),
-		haveType: haveType,
+		haveType: strings.TrimPrefix(group(6), "none"),
 	}
 }
 
@@ -94,17 +91,23 @@ type declarer struct {
 	conn *amqp.Connection // of ch
 }
 
-func (d *declarer) do(ctx context.Context, method func(ch *amqp.Channel) error) error {
-	if d.ch == nil || d.ch.IsClosed() {
-		var err error
-		if d.ch, d.conn, _, err = d.link.channel(ctx); err != nil {
-			return err
+// do repeats the method if its connection was lost and another one is there: a retry that cannot declare its queue
+// fails, and its handler may run again.
+func (d *declarer) do(ctx context.Context, method func(ch *amqp.Channel) error) (err error) {
+	for range 2 {
+		if d.ch == nil || d.ch.IsClosed() {
+			d.ch, d.conn, _, err = d.link.channel(ctx)
 		}
-	}
-	ch := d.ch
-	err := call(ctx, d.conn, func() error { return method(ch) }, ch.Close)
-	if errors.Is(err, errNoAnswer) {
-		d.ch = nil
+		if ch := d.ch; ch != nil {
+			err = call(ctx, d.conn, func() error { return method(ch) }, ch.Close)
+		}
+		lost := errors.Is(err, driver.ErrTemporary) && (d.ch == nil || d.conn.IsClosed())
+		if lost || errors.Is(err, errNoAnswer) {
+			d.ch = nil
+		}
+		if !lost || d.link.connectOnce(ctx) != nil {
+			break
+		}
 	}
 	return explain(err)
 }

@@ -66,7 +66,7 @@ func (d *declarer) count(ctx context.Context, name string) (state amqp.Queue, th
 	case err == nil:
 		return answer, true, nil
 	case isNotFound(err):
-		return amqp.Queue{}, false, nil
+		err = nil
 	}
 	return amqp.Queue{}, false, err
 }

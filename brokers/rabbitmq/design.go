@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,7 +23,7 @@ type design struct {
 	single    bool   // all delays use one queue, from which messages expire by their own time to live
 
 	declared, known sync.Map // arguments, without and with policies, of existing queues that are used as they are
-	refused         sync.Map // the errors of looks at queues whose arguments the user may not see
+	refused         sync.Map // when looks at queues whose arguments the user may not see were refused
 
 	queueType      string // of consumers' queues
 	retryQueueType string // of delay and dead letter queues
@@ -299,8 +300,5 @@ func delayedExchange(name string) Exchange {
 
 // pluginExchange is the delayed exchange of a consumer, named after its queue unless the scheme names it.
 func pluginExchange(n brokers.Names) string {
-	if n.RetryExchange != "" {
-		return n.RetryExchange
-	}
-	return n.Queue
+	return cmp.Or(n.RetryExchange, n.Queue)
 }

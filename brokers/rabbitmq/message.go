@@ -47,10 +47,7 @@ func unmarshal(d *amqp.Delivery) *message.Message {
 	if d.Priority != 0 {
 		metadata[envelope.KeyAMQPPriority] = strconv.Itoa(int(d.Priority))
 	}
-	uuid := d.MessageId
-	if uuid == "" {
-		uuid = cmp.Or(short(metadata[keyWatermillUUID]), short(metadata[envelope.KeyMessageID]))
-	}
+	uuid := cmp.Or(d.MessageId, short(metadata[keyWatermillUUID]), short(metadata[envelope.KeyMessageID]))
 	m := message.NewMessage(uuid, d.Body)
 	m.Metadata = metadata
 	return m

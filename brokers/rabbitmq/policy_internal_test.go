@@ -35,9 +35,9 @@ func TestWithPolicies_KeepsThoseSeenBefore(t *testing.T) {
 			m, err := newManagement(api.URL, &brokers.Config{URL: "amqp://localhost/", Logger: slog.New(slog.DiscardHandler)})
 			require.NoError(t, err)
 			d := &design{management: m}
-			_, err = d.withPolicies(ctx, "wait", nil)
+			_, _, err = d.withPolicies(ctx, Queue{Name: "wait"}, nil)
 			require.NoError(t, err)
-			_, err = d.withPolicies(ctx, "wait", nil)
+			_, _, err = d.withPolicies(ctx, Queue{Name: "wait"}, nil)
 			require.Error(t, err)
 			ttl, known := d.ttlOf("wait")
 			require.True(t, known)

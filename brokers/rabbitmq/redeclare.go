@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -64,14 +65,12 @@ func (t *transport) mayDeclare(ctx context.Context, to *driver.Destination, exis
 	if to.Kind != driver.ToConsumer {
 		return true
 	}
-	found, known := exists[to.Names.Queue]
-	if !known {
+	if _, known := exists[to.Names.Queue]; !known {
 		d := &declarer{link: t.asking}
-		found = d.do(ctx, Queue{Name: to.Names.Queue}.exists) == nil
+		_, exists[to.Names.Queue], _ = d.count(ctx, to.Names.Queue)
 		d.close(ctx)
-		exists[to.Names.Queue] = found
 	}
-	return found
+	return exists[to.Names.Queue]
 }
 
 // missingAt plans what is missing for a publication: the queue, or the exchange with its bindings.
@@ -196,12 +195,10 @@ func (t *transport) keepDeclared(ctx context.Context) {
 			starving = starving || s.starving
 		}
 		err := errors.Join(faults...)
-		if err == nil || ctx.Err() != nil {
-			logged = ""
-		} else if text := err.Error(); text != logged {
-			logged = text
+		if err != nil && ctx.Err() == nil && err.Error() != logged {
 			t.logger.Warn("rabbitmq: cannot declare again what the subscriptions need", "error", err)
 		}
+		logged = fmt.Sprint(err)
 		return starving
 	})
 }
@@ -227,7 +224,7 @@ func (t *transport) checkStream(ctx context.Context, s *stream) error {
 		return err
 	}
 	s.check(&q)
-	if err := t.compareWaiting(ctx, d, s); err != nil {
+	if err := t.compareQueues(ctx, d, s); err != nil {
 		return err
 	}
 	if p := s.plan.routing(); !p.empty() {
@@ -236,17 +233,21 @@ func (t *transport) checkStream(ctx context.Context, s *stream) error {
 	return nil
 }
 
-// compareWaiting ends s if a queue in which its retries wait does not lead back, because an operator has recreated it.
-// The engine then declares the consumer, which fails until the queue is gone or leads back. A queue that never led
-// back, as far as we see, is left alone: a policy may do it. Of the queues that have not been seen, it looks for one at
-// a time: a missing one costs a channel, and a line in the broker's log.
-func (t *transport) compareWaiting(ctx context.Context, d *declarer, s *stream) error {
-	p := t.design.permitted(t.design.waiting(s.queue.Names, s.queue.Topic))
-	queues := slices.Concat(p.Queues, p.Later)
+// compareQueues examines the dead letter queue, and ends s if a queue in which its retries wait does not lead back,
+// because an operator has recreated it. The engine then declares the consumer, which fails until the queue is gone or
+// leads back. A queue that never led back, as far as we see, is left alone: a policy may do it. Of the queues that have
+// not been seen, it looks for one at a time: a missing one costs a channel, and a line in the broker's log.
+func (t *transport) compareQueues(ctx context.Context, d *declarer, s *stream) error {
+	p := t.design.consumer(s.queue.Names, s.queue.Topic, s.queue.Patterns)
+	queues := slices.Concat(p.adopted(), p.Queues, p.Later)
 	s.compared++
 	for i, q := range queues {
 		_, seen := t.declared.Load(q.Name)
-		if !seen && i != s.compared%len(queues) {
+		_, waits := p.returnPathOf(q.Name)
+		if q.Name == s.queue.Names.Dead {
+			_, _ = t.examine(ctx, d, q) // it has warned
+		}
+		if !waits || !seen && i != s.compared%len(queues) {
 			continue
 		}
 		err := t.checkWait(ctx, d, &p, q)
@@ -265,14 +266,14 @@ func (t *transport) compareWaiting(ctx context.Context, d *declarer, s *stream) 
 }
 
 // checkWait looks for a wait queue, and returns why messages in it would be lost: a difference to the plan matters only
-// if the queue does not lead back.
+// if the queue does not lead back. From one with a shorter time to live messages return early, and are sent on.
 func (t *transport) checkWait(ctx context.Context, d *declarer, p *Plan, q Queue) error {
 	_, err := p.compareQueue(ctx, d, q)
-	if _, other := errors.AsType[*ArgumentError](err); !other {
+	if _, other := errors.AsType[*ArgumentError](err); err != nil && !other {
 		return err
 	}
 	path, _ := p.returnPathOf(q.Name)
-	if args, unread := d.readArguments(ctx, q); unread == nil {
+	if args, unread := t.examine(ctx, d, q); unread == nil && err != nil {
 		if _, lost := p.returnBindings(path, args); lost == nil {
 			t.logger.Debug("rabbitmq: a retry queue is not as planned, but leads back", "difference", err)
 			return nil
@@ -307,21 +308,17 @@ const maxPinged = 100
 
 // missingOf returns an error that names the objects of p that the broker does not have.
 func missingOf(ctx context.Context, d *declarer, p Plan) error {
-	type object struct {
-		name   string
-		exists func(*amqp.Channel) error
-	}
-	var objects []object
+	exists := map[string]func(*amqp.Channel) error{}
 	for _, e := range p.Exchanges {
-		objects = append(objects, object{fmt.Sprintf("exchange %q", e.Name), e.exists})
+		exists[fmt.Sprintf("exchange %q", e.Name)] = e.exists
 	}
 	for _, q := range slices.Concat(p.adopted(), p.Queues) {
-		objects = append(objects, object{fmt.Sprintf("queue %q", q.Name), q.exists})
+		exists[fmt.Sprintf("queue %q", q.Name)] = q.exists
 	}
 	var faults []error
-	for _, o := range objects[:min(len(objects), maxPinged)] {
-		if err := d.do(ctx, o.exists); isNotFound(err) {
-			faults = append(faults, fmt.Errorf("%s is missing", o.name))
+	for _, name := range slices.Sorted(maps.Keys(exists))[:min(len(exists), maxPinged)] {
+		if err := d.do(ctx, exists[name]); isNotFound(err) {
+			faults = append(faults, fmt.Errorf("%s is missing", name))
 		} else if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -101,10 +102,7 @@ func (r route) recorded(o *driver.Outgoing) route {
 
 // RedriveTo implements driver.Addresser.
 func (t *transport) RedriveTo(to *driver.Destination) string {
-	r, err := t.design.retry(to.Names, &envelope.Origin{}, 0)
-	if err != nil {
-		return ""
-	}
+	r, _ := t.design.retry(to.Names, &envelope.Origin{}, 0) // "" with an error
 	return r.key
 }
 
@@ -160,10 +158,7 @@ func (d *design) delayed(n brokers.Names, topic string, delay time.Duration) (ro
 
 // originKey is the routing key of the message's first publication.
 func originKey(n brokers.Names, origin *envelope.Origin) string {
-	if origin.RoutingKey != "" {
-		return origin.RoutingKey
-	}
-	return n.Queue
+	return cmp.Or(origin.RoutingKey, n.Queue)
 }
 
 func tooLong(delay, longest time.Duration) error {

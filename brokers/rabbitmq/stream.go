@@ -177,21 +177,31 @@ func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 	}
 }
 
-// nearLimit returns half of the deliveries after which RabbitMQ may give up a message of q, which a consumer reads. An
-// operator may have recreated q, or set a policy, since the last session.
+// nearLimit returns half of the deliveries after which RabbitMQ may give up a message of q, which a consumer reads.
 func (t *transport) nearLimit(ctx context.Context, q Queue) int {
 	d := &declarer{link: t.consuming}
 	defer d.close(ctx)
-	var args amqp.Table
-	if d.do(ctx, q.exists) == nil {
-		args, _ = t.design.look(ctx, d, q) // what cannot be seen may be as planned
-	}
-	args, _ = t.design.withPolicies(ctx, q.Name, args) // it has logged the error
+	args, _ := t.examine(ctx, d, q) // what cannot be seen may be as planned
 	limit := min(t.design.deliveryLimit, usualLimit)
 	if n, ok := integer(args["x-delivery-limit"]); ok && n > 0 { // -1 is none in RabbitMQ 4
 		limit = int(min(int64(limit), n))
 	}
 	return max(1, limit/2)
+}
+
+// examine returns the arguments of q with what policies set, and warns of those by which messages may be lost. An
+// operator may have recreated q, or set a policy, since the last look.
+func (t *transport) examine(ctx context.Context, d *declarer, q Queue) (args amqp.Table, err error) {
+	if err = d.do(ctx, q.exists); err == nil {
+		args, err = t.design.look(ctx, d, q)
+	}
+	args, harms, _ := t.design.withPolicies(ctx, Queue{Name: q.Name}, args) // it has logged the error
+	if before, _ := t.harms.Swap(q.Name, fmt.Sprint(harms)); before != fmt.Sprint(harms) {
+		for _, harm := range harms {
+			t.logger.Warn("rabbitmq: the broker can lose messages", "error", harm)
+		}
+	}
+	return args, err
 }
 
 // delivery converts d. Classic queues only tell whether a message was delivered before.

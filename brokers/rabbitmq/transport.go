@@ -26,6 +26,7 @@ type transport struct {
 	logger *slog.Logger
 
 	declared sync.Map // names of queues that were as planned, or led back
+	harms    sync.Map // what the last look at each queue found to be harmful
 
 	publishing *connection
 	consuming  *connection // connects with the first subscription
@@ -165,26 +166,29 @@ func (t *transport) asPlanned(p Plan) {
 	}
 }
 
-// declareAround continues the declaration of p if err only means that an operator has recreated the consumer's queue or
-// its dead letter queue with other arguments: messages can be read from and stored in these. All others must be as
-// planned, also those that are declared when first needed: a retry would be lost in one that does not lead back.
+// declareAround continues the declaration of p if err only means that an operator has recreated the consumer's queues
+// with other arguments: messages can be read from and stored in its own and that of its dead letters. The others, also
+// those that are declared when first needed, must lead back: otherwise a retry would be lost in them.
 func (t *transport) declareAround(ctx context.Context, p Plan, names *brokers.Names, err error) error {
+	d := &declarer{link: t.asking}
+	defer d.close(ctx)
 	var differs *ArgumentError
-	for range []string{names.Queue, names.Dead} {
+	for _, q := range slices.Clone(p.Queues) {
 		found, ok := errors.AsType[*ArgumentError](err)
-		if !ok || found.Kind != "queue" || found.Name != names.Queue && found.Name != names.Dead {
+		if !ok || found.Kind != "queue" {
 			break
 		}
+		if q.Name != found.Name || q.Name != names.Queue && q.Name != names.Dead && t.checkWait(ctx, d, &p, q) != nil {
+			continue
+		}
 		differs = cmp.Or(differs, found)
-		p.Queues = slices.DeleteFunc(p.Queues, func(q Queue) bool { return q.Name == found.Name })
-		p.Adopted = append(p.Adopted, found.Name)
+		p.Queues = slices.DeleteFunc(p.Queues, func(other Queue) bool { return other.Name == q.Name })
+		p.Adopted = append(p.Adopted, q.Name)
 		err = declare(ctx, t.asking, p)
 	}
 	if err != nil {
 		return err
 	}
-	d := &declarer{link: t.asking}
-	defer d.close(ctx)
 	for _, q := range p.Later {
 		if _, seen := t.declared.Load(q.Name); !seen && differs == nil {
 			continue // a missing one costs a channel

@@ -1,7 +1,9 @@
 package rabbitmq_test
 
 import (
+	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -180,33 +182,47 @@ func TestOperator_RecreatesTheRetryQueue(t *testing.T) {
 }
 
 // A retry queue that is recreated with another type, by a service that is configured differently, leads back, and the
-// consumer reads on.
+// consumer reads on, also if its own queue is deleted then: it used to stop until the retry queue was as planned.
 func TestOperator_RecreatesTheRetryQueueWithAnotherType(t *testing.T) {
 	t.Parallel()
 	const queue, retries, delay = "orders.billing", "orders.billing_retry.200", 200 * time.Millisecond
-	url := services.SharedRabbitMQ(t).VHost(t)
-	log := &logs{}
-	b := openBroker(t, url, params("grid", "true"), group("billing"), func(c *brokers.Config) {
-		c.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	})
-	s := serve(t, b, "orders", middleware.Config{MaxAttempts: 2, Backoff: middleware.Constant(delay)}, fails)
-	p := dialPlain(t, url)
-	exchange := func() {
-		p.send("", queue, amqp.Publishing{MessageId: "order"})
-		for attempt := range 2 {
-			require.Equal(t, attempt+1, s.nextWithin(2*patience).attempt.Number)
-		}
+	for name, delayed := range map[string][]time.Duration{"of the grid": nil, "named": {delay}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := services.SharedRabbitMQ(t).VHost(t)
+			log := &logs{}
+			b := openBroker(t, url, params("grid", "true"), delays(delayed...), group("billing"), func(c *brokers.Config) {
+				c.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			})
+			s := serve(t, b, "orders", middleware.Config{MaxAttempts: 2, Backoff: middleware.Constant(delay)}, fails)
+			p := dialPlain(t, url)
+			exchange := func() {
+				await.True(t, func() bool { return b.Publisher().Publish("orders", newMessage("order")) == nil })
+				for attempt := range 2 {
+					require.Equal(t, attempt+1, s.nextWithin(2*patience).attempt.Number)
+				}
+			}
+			exchange() // declares the queue
+			back := amqp.Table{
+				"x-queue-type": "classic", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue,
+			}
+			_, err := p.ch.QueueDelete(retries, false, false, false)
+			require.NoError(t, err)
+			_, err = p.ch.QueueDeclare(retries, true, false, false, false, back)
+			require.NoError(t, err)
+			await.True(t, func() bool { return log.contains("leads back") }, "it is compared")
+			exchange()
+
+			_, err = p.ch.QueueDelete(queue, false, false, false)
+			require.NoError(t, err)
+			await.True(t, func() bool {
+				_, err := dialPlain(t, url).ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+				return err == nil
+			}, "it is declared again")
+			exchange()
+			require.False(t, log.contains("cannot consume"))
+		})
 	}
-	exchange() // declares the queue
-	_, err := p.ch.QueueDelete(retries, false, false, false)
-	require.NoError(t, err)
-	_, err = p.ch.QueueDeclare(retries, true, false, false, false, amqp.Table{
-		"x-queue-type": "classic", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue,
-	})
-	require.NoError(t, err)
-	await.True(t, func() bool { return log.contains("leads back") }, "it is compared")
-	exchange()
-	require.False(t, log.contains("cannot consume"))
 }
 
 // A service whose consumer's queue differs at its start refuses it, and declares nothing else.
@@ -221,4 +237,116 @@ func TestOperator_ADifferentQueueAtTheStart(t *testing.T) {
 	require.ErrorContains(t, err, "exists with x-")
 	_, err = dialPlain(t, url).ch.QueueDeclarePassive("orders.billing_dlq", true, false, false, false, nil)
 	require.ErrorContains(t, err, "NOT_FOUND")
+}
+
+// An operator recreates a consumer's queue or its dead letter queue with arguments by which RabbitMQ drops messages, or
+// sets a policy that does so. Only the first difference used to be named, and for dead letters and policies none. Each
+// is named once, with its value and what to do.
+func TestOperator_RecreatesAQueueThatLosesMessages(t *testing.T) {
+	t.Parallel()
+	harmful := amqp.Table{
+		"x-expires": int64(3_600_000), "x-max-length": int64(1_000_000), "x-max-length-bytes": int64(1 << 40),
+		"x-message-ttl": int64(3_600_001),
+	}
+	for name, server := range map[string]func(testing.TB) *services.Rabbit{
+		"3": services.SharedRabbitMQ, "4": services.SharedRabbitMQ4,
+	} {
+		for _, kind := range []string{"quorum", "classic"} {
+			t.Run(kind+" on RabbitMQ "+name, func(t *testing.T) {
+				t.Parallel()
+				rabbit := server(t)
+				url, log := rabbit.VHost(t), &logs{}
+				b := openBroker(t, url, naming(brokers.Laravel()),
+					params("grid", "false", "management", rabbit.Management().Address()),
+					func(c *brokers.Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+				serve(t, b, "orders", middleware.Laravel(2), succeeds)
+				p := dialPlain(t, url)
+				recreated := maps.Clone(harmful)
+				recreated["x-queue-type"] = kind
+				for _, queue := range []string{"orders_dlq", "orders"} {
+					await.True(t, func() bool { // the consumer may declare its queue first
+						_, err := p.ch.QueueDelete(queue, false, false, false)
+						require.NoError(t, err)
+						if _, err = p.ch.QueueDeclare(queue, true, false, false, false, recreated); err != nil {
+							p = dialPlain(t, url)
+						}
+						return err == nil
+					})
+					for argument, value := range harmful {
+						text := fmt.Sprintf(`queue \"%s\": it was declared with %s=%d, which can lose messages`, queue, argument, value)
+						await.True(t, func() bool { return log.contains(text) }, "%s", text)
+					}
+				}
+				policy := map[string]any{"max-length": 5}
+				require.NoError(t, rabbit.Management().SetPolicy(t.Context(), vhostOf(t, url), "few", "^orders_dlq$", policy))
+				await.True(t, func() bool { return log.contains(`queue \"orders_dlq\": policy \"few\" sets max-length=5`) })
+				for argument := range harmful {
+					text := fmt.Sprintf(`queue \"orders\": it was declared with %s=`, argument)
+					require.Equal(t, 1, log.count(text), "%s is named once", argument)
+				}
+			})
+		}
+	}
+}
+
+// A retry queue that is recreated with a shorter time to live leads back too early. The rest of the delay used to be
+// skipped.
+func TestOperator_RecreatesTheRetryQueueWithAShorterTimeToLive(t *testing.T) {
+	t.Parallel()
+	const delay = 1600 * time.Millisecond
+	for name, c := range map[string]struct {
+		naming brokers.NameScheme
+		delays []time.Duration
+		grid   string
+		queue  string
+		back   string // the exchange that leads back
+		change string // by whom, or the declaration
+	}{
+		"named":            {brokers.DefaultNames(), []time.Duration{delay}, "false", "orders_retry.1600", "", "all"},
+		"of the grid":      {brokers.DefaultNames(), nil, "true", "orders_retry.1600", "", "all"},
+		"single":           {brokers.Laravel(), nil, "false", "orders_retry", "", "all"},
+		"a cycle":          {brokers.TTLCycle("bus"), []time.Duration{delay}, "false", "orders.deadletter", "bus", "all"},
+		"adopted":          {brokers.DefaultNames(), []time.Duration{delay}, "false", "orders_retry.1600", "", "adopt"},
+		"nothing declared": {brokers.DefaultNames(), []time.Duration{delay}, "false", "orders_retry.1600", "", "none"},
+		"by a policy":      {brokers.DefaultNames(), []time.Duration{delay}, "false", "orders_retry.1600", "", "policy"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rabbit := services.SharedRabbitMQ(t)
+			url := rabbit.VHost(t)
+			settings := []func(*brokers.Config){
+				naming(c.naming), delays(c.delays...), params("grid", c.grid, "management", rabbit.Management().Address()),
+			}
+			b := openBroker(t, url, settings...)
+			if c.change == "adopt" || c.change == "none" {
+				require.NoError(t, b.Apply(t.Context(), b.Plan("orders")))
+				b = openBroker(t, url, append(settings, params("declare", c.change))...)
+			}
+			s := serve(t, b, "orders", middleware.Config{MaxAttempts: 2, Backoff: middleware.Constant(delay)}, fails)
+			require.NoError(t, b.Publisher().Publish("orders", newMessage("before")))
+			s.schedule(0, delay) // declares the queue
+			p := dialPlain(t, url)
+			if c.change == "policy" {
+				short := map[string]any{"message-ttl": 200}
+				require.NoError(t, rabbit.Management().SetPolicy(t.Context(), vhostOf(t, url), "short", "^orders_retry", short))
+			} else {
+				_, err := p.ch.QueueDelete(c.queue, false, false, false)
+				require.NoError(t, err)
+				args := retryArgs(200)
+				args["x-dead-letter-exchange"] = c.back
+				_, err = p.ch.QueueDeclare(c.queue, true, false, false, false, args)
+				require.NoError(t, err)
+				if c.back != "" {
+					require.NoError(t, p.ch.QueueBind(c.queue, "orders", c.back+".deadletter", false, nil))
+				}
+			}
+			await.True(t, func() bool { // retries are early until it is noticed
+				require.NoError(t, b.Publisher().Publish("orders", newMessage("noticed")))
+				first, second := s.next(), s.next()
+				return second.at.Sub(first.at) >= delay
+			})
+			require.NoError(t, b.Publisher().Publish("orders", newMessage("after")))
+			s.schedule(0, delay)
+		})
+	}
 }

@@ -522,3 +522,45 @@ func TestTopology_CheckFindsPoliciesThatLoseMessages(t *testing.T) {
 			`queue "orders_dlq": policy "temporary" sets message-ttl=1000`)
 	})
 }
+
+// Check names every argument of an existing queue that loses messages, and not only the first that differs, also where
+// queues are used as they are. An argument with which nothing is lost is not named.
+func TestTopology_CheckNamesAllArgumentsThatLoseMessages(t *testing.T) {
+	t.Parallel()
+	harmful := amqp.Table{
+		"x-queue-type": "quorum", "x-delivery-limit": int64(1), "x-expires": int64(3_600_000), "x-message-ttl": int64(60_000),
+		"x-max-length": int64(1000), "x-max-length-bytes": int64(1 << 30),
+	}
+	retries := amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"}
+	for _, queue := range []string{"orders", "orders_dlq"} {
+		t.Run(queue, func(t *testing.T) {
+			t.Parallel()
+			url := services.SharedRabbitMQ(t).VHost(t)
+			p := dialPlain(t, url)
+			for name, args := range map[string]amqp.Table{"orders": retries, "orders_retry": retries, "orders_dlq": nil, queue: harmful} {
+				_, err := p.ch.QueueDeclare(name, true, false, false, false, args)
+				require.NoError(t, err)
+			}
+			for _, declare := range []string{"all", "adopt", "none"} {
+				b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false", "declare", declare))
+				for plan, p := range map[string]rabbitmq.Plan{"ours": b.Plan("orders"), "a program's": {Adopted: []string{queue}}} {
+					findings, err := b.Check(t.Context(), p)
+					require.NoError(t, err)
+					var named []string
+					for _, f := range findings {
+						if text := f.String(); strings.Contains(text, "can lose messages") {
+							require.Equal(t, queue, f.Name)
+							_, text, _ = strings.Cut(text, "declared with ")
+							argument, _, _ := strings.Cut(text, ",")
+							named = append(named, argument)
+						}
+					}
+					require.Equal(t, []string{
+						"x-delivery-limit=1", "x-expires=3600000", "x-max-length=1000", "x-max-length-bytes=1073741824",
+						"x-message-ttl=60000",
+					}, named, "declare=%s, plan %s", declare, plan)
+				}
+			}
+		})
+	}
+}
