@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/internal/text"
@@ -285,4 +288,66 @@ func (m *Manager) Unarchive(ctx context.Context, by By, ids ...int64) ([]int64, 
 		return nil, err
 	}
 	return store.Unarchive(ctx, by, m.Now(ctx), ids...)
+}
+
+// ErrPublish means that the broker did not accept the message of a redrive: the entry is as before.
+var ErrPublish = errors.New("the broker did not accept the message")
+
+// Redriver sends a message back to the consumer that it came from. It returns nil when the broker has confirmed it. A
+// brokers.Broker is a Redriver.
+type Redriver interface {
+	Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error
+}
+
+// RedriverFunc makes a function a Redriver: for example one that chooses a broker by origin.Broker.
+type RedriverFunc func(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error
+
+// Reschedule calls f.
+func (f RedriverFunc) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message,
+	delay time.Duration,
+) error {
+	return f(ctx, origin, m, delay)
+}
+
+// RedriveMessage is the message that redrives an entry, whose Body must be set: the dead payload, headers and id, with
+// a retry count of 0 and with the entry's id and redrive number, by which its outcome is matched.
+func RedriveMessage(e *Entry) *message.Message {
+	m := message.NewMessage(e.Body.UUID, e.Body.Payload)
+	maps.Copy(m.Metadata, e.Body.Headers)
+	out := envelope.PrepareRedrive(m, envelope.Redrive{ID: driver.FormatID(e.ID), Count: e.RedriveCount, Run: e.Run})
+	out.SetContext(driver.WithCollected(out.Context(), e.Body.Collected))
+	return out
+}
+
+// ErrNoServices means that the store does not keep reports of services.
+var ErrNoServices = errors.New("this store does not keep reports of services")
+
+// Services returns, by name, the services with a report since then or that are paused. See package live.
+func (m *Manager) Services(ctx context.Context, since time.Time) ([]driver.Service, error) {
+	store, err := required[driver.ServiceStore](ctx, m.cfg.Store, ErrNoServices)
+	if err != nil {
+		return nil, err
+	}
+	return store.Services(ctx, since)
+}
+
+// PauseIntake stops every process of a service from receiving messages, or resumes it. Messages in their handlers are
+// finished; a process reacts at its next report.
+func (m *Manager) PauseIntake(ctx context.Context, service string, pause bool, by By) error {
+	store, err := required[driver.ServiceStore](ctx, m.cfg.Store, ErrNoServices)
+	switch {
+	case err != nil:
+		return fmt.Errorf("dlq: pause intake: %w", err)
+	case service == "" || by.Actor == "":
+		return fmt.Errorf("dlq: pause intake: %w: a service and an actor are required", ErrInvalid)
+	}
+	now := m.Now(ctx).UTC()
+	action := driver.ActionResumeIntake
+	if pause {
+		action = driver.ActionPauseIntake
+	}
+	return store.PauseIntake(ctx, driver.IntakePause{Service: service, Paused: pause, By: by.Actor, At: now},
+		driver.AuditRecord{
+			At: now, Actor: by.Actor, Action: action, Note: by.Note, Detail: map[string]string{"service": service},
+		})
 }

@@ -2,11 +2,16 @@ package sqlqueue
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -188,3 +193,150 @@ func (d *delivery) extend(until time.Time) {
 
 // leased names the row and its lease.
 func (d *delivery) leased() leased { return leased{d.row.id, d.row.batch} }
+
+const (
+	// rawUUIDKey carries a Watermill UUID that does not fit the uuid column. It is not valid UTF-8, so headers with it are
+	// packed, and no foreign header can be mistaken for it.
+	rawUUIDKey = "\xffuuid"
+	maxUUID    = 255
+	maxName    = 255
+)
+
+// row is a message on its way into the database.
+type row struct {
+	uuid    string
+	headers string
+	payload []byte
+	delay   time.Duration // until the first delivery, or until the retry
+}
+
+// newRow returns the row of a publication.
+func newRow(o *driver.Outgoing) row {
+	r := row{uuid: o.Message.UUID, payload: o.Message.Payload, delay: o.Delay}
+	headers := o.Metadata()
+	if !storableUUID(r.uuid) {
+		clean := message.Metadata{rawUUIDKey: r.uuid}
+		maps.Copy(clean, headers)
+		headers, r.uuid = clean, ""
+	}
+	r.headers = encodeHeaders(headers)
+	if r.payload == nil {
+		r.payload = []byte{} // nil would be NULL
+	}
+	return r
+}
+
+// size estimates the bytes that the row adds to a statement.
+func (r row) size() int { return len(r.payload) + len(r.headers) + len(r.uuid) + 64 }
+
+func storableUUID(s string) bool { return len(s) <= maxUUID && plainText(s) }
+
+// plainText reports whether every database stores s unchanged in a text column.
+func plainText(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
+}
+
+// claimed is a row leased by a worker.
+type claimed struct {
+	id          int64
+	at          int64 // where the claim found it in the index; 0 if the database does not return it
+	dueAt       int64 // microseconds since 1970
+	publishedAt int64
+	deliveries  int
+	crashes     int   // consecutive leases that ended without an answer
+	batch       int64 // the lease that the row shares with others; 0 for a separate one
+	uuid        string
+	headers     string
+	payload     []byte
+}
+
+// same reports whether c and d, which have the same id, are the same row.
+func (c *claimed) same(d *claimed) bool { return c.publishedAt == d.publishedAt && c.uuid == d.uuid }
+
+// message returns the published message. It fails if the headers have been damaged by hand.
+func (c claimed) message() (*message.Message, error) {
+	m := message.NewMessage(c.uuid, c.payload)
+	if err := decodeHeaders(c.headers, m.Metadata); err != nil {
+		return nil, err
+	}
+	if raw, ok := m.Metadata[rawUUIDKey]; ok {
+		m.UUID = raw
+		delete(m.Metadata, rawUUIDKey)
+	}
+	return m, nil
+}
+
+// checkName refuses topics and groups that do not fit a column of 255 bytes.
+func checkName(what, name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("the %s is empty", what)
+	case len(name) > maxName:
+		return fmt.Errorf("the %s of %d bytes is too long: %d are the limit", what, len(name), maxName)
+	case !plainText(name):
+		return fmt.Errorf("the %s %q holds control characters or is not UTF-8", what, name)
+	}
+	return nil
+}
+
+// binaryKey marks headers that no JSON string can represent. Its value is an array of all pairs, in base64.
+const binaryKey = "$binary"
+
+// encodeHeaders returns the text for the headers column: a JSON object of strings, so that an operator can read and
+// filter it with the database's own JSON functions. If one of them is not valid UTF-8, which JSON would alter, all are
+// under binaryKey.
+func encodeHeaders(headers message.Metadata) string {
+	for k, v := range headers {
+		if k == binaryKey || !utf8.ValidString(k) || !utf8.ValidString(v) {
+			return encodeBinaryHeaders(headers)
+		}
+	}
+	var text strings.Builder
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	_ = encoder.Encode(map[string]string(headers)) // a map of strings always encodes
+	return strings.TrimSuffix(text.String(), "\n")
+}
+
+func encodeBinaryHeaders(headers message.Metadata) string {
+	pairs := make([][2][]byte, 0, len(headers))
+	for k, v := range headers {
+		pairs = append(pairs, [2][]byte{[]byte(k), []byte(v)})
+	}
+	b, _ := json.Marshal(map[string]any{binaryKey: pairs}) // bytes cannot fail
+	return string(b)
+}
+
+// decodeHeaders reads the output of encodeHeaders, and any other JSON object: values that are not strings, which a
+// foreign INSERT may contain, become their JSON text. headers is initially empty.
+func decodeHeaders(text string, headers message.Metadata) error {
+	if json.Unmarshal([]byte(text), &headers) == nil {
+		return nil // as in nearly every row
+	}
+	clear(headers)
+	if strings.TrimSpace(text) == "" {
+		return nil
+	}
+	var values map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &values); err != nil {
+		return fmt.Errorf("headers are not a JSON object: %w", err)
+	}
+	if packed, ok := values[binaryKey]; ok && len(values) == 1 {
+		var pairs [][2][]byte
+		if err := json.Unmarshal(packed, &pairs); err != nil {
+			return fmt.Errorf("headers under %s: %w", binaryKey, err)
+		}
+		for _, pair := range pairs {
+			headers[string(pair[0])] = string(pair[1])
+		}
+		return nil
+	}
+	for k, raw := range values {
+		var s string
+		if json.Unmarshal(raw, &s) != nil {
+			s = string(raw)
+		}
+		headers[k] = s
+	}
+	return nil
+}

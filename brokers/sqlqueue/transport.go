@@ -1,19 +1,190 @@
 package sqlqueue
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	"embed"
 	"errors"
 	"fmt"
+	"net/url"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/brokers/internal/engine"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/sqldb"
 	"github.com/redrive-go/redrive/internal/wait"
 )
+
+// Broker is a queue in a SQL database. It is a [brokers.Broker] that can also publish and ack in the caller's
+// transaction; brokers.Open returns one for the schemes of this package:
+//
+//	queue := broker.(*sqlqueue.Broker)
+type Broker struct {
+	*engine.Broker
+
+	t *transport
+}
+
+var (
+	_ brokers.Broker        = (*Broker)(nil)
+	_ brokers.DepthReporter = (*Broker)(nil)
+)
+
+// New creates a queue on db, which the caller has opened with a driver of its choice and closes after the Broker. It
+// creates the tables, unless migrate=false.
+//
+// Options are those of brokers.Open. Only the parameters of a Config's URL are used. On MySQL, db's sessions must be
+// strict, commit automatically and have charset=utf8mb4, the driver's default; New refuses others. On SQLite, db's
+// connections need busy_timeout and transactions that begin as writers. In a failover, db keeps its connections to a
+// server that is now read-only unless the DSN has target_session_attrs=read-write (pgx) or rejectReadOnly=true (MySQL).
+// brokers.Open sets all of this, bounds how long a worker that hangs can keep a lock, and keeps the transactions of
+// [InTx] apart: in db, they must leave connections for the renewal of leases.
+func New(ctx context.Context, db *sql.DB, name Dialect, opts ...brokers.Option) (*Broker, error) {
+	d := urlDriver{scheme: string(name)}
+	if err := name.Validate(); err != nil {
+		return nil, fmt.Errorf("sqlqueue: %w", err)
+	}
+	cfg := brokers.Config{}
+	for _, opt := range opts {
+		opt(&cfg)
+	}
+	cfg.URL = cmp.Or(cfg.URL, string(name)+"://db/db")
+	cfg, err := cfg.Resolve(d.Params())
+	if err != nil {
+		return nil, err
+	}
+	b, err := open(ctx, db, name, string(name), cfg)
+	if err != nil {
+		return nil, name.Advise(err)
+	}
+	return b, nil
+}
+
+func open(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg brokers.Config) (*Broker, error) {
+	t, err := connect(ctx, db, name, scheme, cfg)
+	if err != nil {
+		return nil, err
+	}
+	//nolint:contextcheck // the broker outlives ctx, which is Open's
+	b, err := engine.New(engine.Config{Config: cfg, Params: urlDriver{}.Params(), Transport: t})
+	if err != nil {
+		return nil, err
+	}
+	return &Broker{Broker: b, t: t}, nil
+}
+
+// Depths implements brokers.DepthReporter for all queues in the database. It counts messages that are delayed, in
+// retry, ready and in dead letter queues. It reads only waiting rows, along the index, and at most 100,000 of them: if
+// more are waiting, the counts are too low and add up to that. A message that was rescheduled while it was being
+// handled, or nacked, is a retry; one that was rescheduled later counts as delayed.
+func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
+	return b.Broker.Depths(ctx, b.t)
+}
+
+//go:embed migrations
+var migrations embed.FS
+
+// schemaTable records the applied migrations.
+const schemaTable = "redrive_queue_schema"
+
+// Migrate creates and upgrades the queue's tables in db. Any number of processes may run it concurrently. [New] and the
+// driver call it, unless migrate=false.
+func Migrate(ctx context.Context, db *sql.DB, name Dialect) error {
+	if err := (sqldb.Schema{Dialect: name, Files: migrations, Table: schemaTable}).Up(ctx, db); err != nil {
+		return fmt.Errorf("sqlqueue: migrate: %w", err)
+	}
+	return nil
+}
+
+func init() {
+	for _, scheme := range []string{"postgres", "postgresql", "mysql", "mariadb", "sqlite"} {
+		brokers.Register(scheme, urlDriver{scheme: scheme})
+	}
+}
+
+// urlDriver opens queues in the database of a URL.
+type urlDriver struct{ scheme string }
+
+var _ brokers.Driver = urlDriver{}
+
+// Params are the same for every database. The rest of the URL belongs to the database driver.
+func (urlDriver) Params() []brokers.Param {
+	return []brokers.Param{
+		{Name: "driver", Doc: "Name of the database/sql driver; by default the usual ones of the scheme are tried."},
+		{Name: "migrate", Type: brokers.Bool, Default: "true", Doc: "Create and upgrade the queue's tables at start."},
+		{
+			Name: "lease", Type: brokers.Duration, Default: "30s", Min: int64(200 * time.Millisecond),
+			Max: int64(24 * time.Hour), Doc: "How long a message stays with a worker that does not renew it.",
+		},
+		{
+			Name: "poll", Type: brokers.Duration, Default: "75ms", Min: int64(shortestPause), Max: int64(time.Hour),
+			Doc: "Longest pause between two polls for new messages if the database cannot notify.",
+		},
+		{
+			Name: "prefetch", Type: brokers.Int, Default: "1024", Max: 10_000,
+			Doc: "Most messages that a subscription leases beyond those its handlers are working on.",
+		},
+		driver.NackPause(),
+		driver.CrashLimit(),
+		{
+			Name: "max-message", Type: brokers.Size, Default: "0",
+			Doc: "Largest message in bytes, payload and headers together; never more than the database accepts, the default.",
+		},
+		{
+			Name: "max-connections", Type: brokers.Int, Default: "8", Min: 1, Max: 10_000,
+			Doc: "Most connections to the database, and as many for transactions of handlers.",
+		},
+		{Name: "*", Native: true, Doc: "Every other parameter belongs to the database driver."},
+	}
+}
+
+// Open opens the database and creates the queue's tables.
+func (d urlDriver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
+	u, err := url.Parse(cfg.URL)
+	if err != nil {
+		return nil, errors.New("sqlqueue: the URL cannot be parsed")
+	}
+	b, err := openURL(ctx, u, d.scheme, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("sqlqueue: open %s: %w", brokers.Redact(u.String()), err)
+	}
+	return b, nil
+}
+
+// openURL opens the database of a resolved URL without our parameters.
+func openURL(ctx context.Context, u *url.URL, scheme string, cfg brokers.Config) (*Broker, error) {
+	src, err := sqldb.ReadURL(u, u.Query())
+	if err != nil {
+		return nil, err
+	}
+	if src.InMemory() {
+		return nil, errors.New("a database in memory is a different one on each connection: name a file, or use mem://")
+	}
+	pool := sqldb.Pool{
+		Driver: cfg.Params.String("driver"), Max: cfg.Params.Int("max-connections"), Lifetime: 30 * time.Minute,
+		IdleTx: sqldb.IdleTx, Writes: true,
+	}
+	db, err := src.Connect(ctx, pool)
+	if err != nil {
+		return nil, err
+	}
+	b, err := open(ctx, db, src.Dialect, scheme, cfg)
+	if err != nil {
+		return nil, errors.Join(src.Hide(src.Dialect.Mark(err, driver.ErrTemporary)), db.Close())
+	}
+	pool.IdleTx = 0
+	if b.t.handlers, err = src.Open(pool); err != nil {
+		//nolint:contextcheck // Close takes none
+		return nil, errors.Join(err, b.Close(), db.Close())
+	}
+	b.t.ownsDB = true
+	return b, nil
+}
 
 // settleLinger lets acks gather while they arrive fast: a statement for a few rows costs the database nearly as much as
 // one for hundreds. A crash in this time redelivers the messages.

@@ -5,11 +5,17 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/callers"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/dashboard"
@@ -17,6 +23,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/problem"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/rest"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // Handler serves a Manager over HTTP. It is safe for concurrent use.
@@ -200,4 +207,162 @@ func writeJSON(w http.ResponseWriter, status int, value any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(value) // the client disconnected: no reader is left for the error
+}
+
+// auditTrail records in the audit log what changes nothing: guesses at hidden values, and, if configured, reads.
+type auditTrail struct {
+	manager *dlq.Manager
+	logger  *slog.Logger
+	reads   bool
+	// limit limits the records of each caller, so that no caller can fill the log. omitted counts those beyond the limit
+	// for the caller's next record.
+	limit *access.Limiter
+
+	mu      sync.Mutex
+	omitted map[string]int
+}
+
+// The burst and the rate per second of one caller's guesses.
+const (
+	guessBurst = 100
+	guessRate  = 0.2
+	maxOmitted = 1000 // callers
+)
+
+// refused records that a caller asked for hidden values, but not for which ones: others can read the record.
+func (t *auditTrail) refused(ctx context.Context, err *visible.RefusedError) {
+	who := access.From(ctx)
+	t.logger.WarnContext(ctx, "a request for hidden values was refused", "actor", who.Name, "role", who.Role.String(),
+		"field", err.Field)
+	detail := map[string]string{"field": err.Field, "role": who.Role.String()}
+	if !t.allowed(who.Identity(), detail) {
+		return
+	}
+	record := driver.AuditRecord{
+		At: t.manager.Now(ctx), Actor: who.Name, Action: driver.ActionRefused, EntryID: err.Entry, Detail: detail,
+	}
+	if err := t.manager.Record(ctx, record); err != nil {
+		t.logger.ErrorContext(ctx, "a refused request for hidden values could not be recorded in the audit log", "actor", who.Name,
+			"error", err)
+	}
+}
+
+// allowed reports whether the caller may have another record, and adds to its detail how many were omitted.
+func (t *auditTrail) allowed(identity string, detail map[string]string) bool {
+	_, ok := t.limit.Allow(identity)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !ok {
+		if len(t.omitted) < maxOmitted || t.omitted[identity] > 0 {
+			t.omitted[identity]++
+		}
+		return false
+	}
+	if n := t.omitted[identity]; n > 0 {
+		detail["more"] = strconv.Itoa(n)
+		delete(t.omitted, identity)
+	}
+	return true
+}
+
+// read records that a caller is about to see the messages of entries. If that fails, they are not shown.
+func (t *auditTrail) read(ctx context.Context, what string, entries ...int64) error {
+	if !t.reads || len(entries) == 0 {
+		return nil
+	}
+	who, at := access.From(ctx), t.manager.Now(ctx)
+	records := make([]driver.AuditRecord, len(entries))
+	for i, id := range entries {
+		records[i] = driver.AuditRecord{
+			At: at, Actor: who.Name, Action: driver.ActionRead, EntryID: id,
+			Detail: map[string]string{"as": what, "role": who.Role.String()},
+		}
+	}
+	if err := t.manager.Record(ctx, records...); err != nil {
+		return fmt.Errorf("the read could not be recorded, so nothing is shown: %w", err)
+	}
+	return nil
+}
+
+const (
+	// sendTimeout is how long a client may take to read a part of a response: the whole may take as long as its size
+	// requires.
+	sendTimeout = 30 * time.Second
+	sendPart    = 64 << 10
+)
+
+// limitSlowClients limits how long to wait for a client that sends no body, or does not read its response: otherwise it
+// would keep a connection, and what the route holds, forever. The server around the handler cannot do it, because
+// imports, exports and progress streams have no time limit.
+func limitSlowClients(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		out := &patientWriter{ResponseWriter: w, control: http.NewResponseController(w)}
+		if r.Body != nil && r.Body != http.NoBody {
+			// In a copy: net/http closes a connection whose body was abandoned only where it finds its own body in its own
+			// request. Otherwise the rest of the body would be the next request.
+			r = r.WithContext(r.Context())
+			out.body = &patientBody{ReadCloser: r.Body}
+			r.Body = out.body
+			_ = out.SetReadDeadline(time.Now().Add(rest.BodyTimeout)) // where there are no deadlines, nothing is waited for
+		}
+		next.ServeHTTP(out, r)
+		_ = out.control.SetWriteDeadline(time.Now().Add(sendTimeout)) // for what net/http has buffered
+	})
+}
+
+// patientWriter gives the client time for each part of what is written, and sets no deadline in between: HTTP/2 resets
+// a stream at its deadline, even when nothing is waiting to be written.
+type patientWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	body    *patientBody // nil without one
+}
+
+// Write writes p in parts.
+func (w *patientWriter) Write(p []byte) (n int, err error) {
+	for {
+		part := p[n:min(n+sendPart, len(p))]
+		var m int
+		err = w.within(func() (err error) { m, err = w.ResponseWriter.Write(part); return err })
+		if n += m; err != nil || n == len(p) {
+			return n, err
+		}
+	}
+}
+
+// FlushError is for http.ResponseController.
+func (w *patientWriter) FlushError() error { return w.within(w.control.Flush) }
+
+func (w *patientWriter) within(send func() error) error {
+	_ = w.control.SetWriteDeadline(time.Now().Add(sendTimeout)) // where there are no deadlines, nothing is waited for
+	err := send()
+	_ = w.control.SetWriteDeadline(time.Time{}) // as above
+	return err
+}
+
+// SetReadDeadline sets the deadline for the body. After the body's end net/http itself reads, to notice that the client
+// is gone, and would apply a deadline to that.
+func (w *patientWriter) SetReadDeadline(t time.Time) error {
+	if w.body == nil || w.body.ended.Load() {
+		return nil
+	}
+	return w.control.SetReadDeadline(t)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// patientBody records whether it was read to its end.
+type patientBody struct {
+	io.ReadCloser
+	ended atomic.Bool
+}
+
+// Read reads.
+func (b *patientBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.ended.Store(true)
+	}
+	return n, err
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/notify"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
@@ -261,4 +263,83 @@ func (r *Redrive) Approval() *dlq.Approval {
 		return nil
 	}
 	return &dlq.Approval{Above: *r.ApprovalAbove, Window: r.ApprovalWindow}
+}
+
+// Names lists the brokers, sorted.
+func (c *Config) Names() []string { return slices.Sorted(maps.Keys(c.Brokers)) }
+
+// Scheme is the scheme of the broker's URL, which is its name in envelope.Origin.
+func (b *Broker) Scheme() string {
+	scheme, _, _ := strings.Cut(b.URL, ":")
+	return strings.ToLower(scheme)
+}
+
+// IsQueueBroker reports whether a consumer of this broker is a queue, to which any message can be sent by name.
+func (b *Broker) IsQueueBroker() bool { s := b.Scheme(); return s == "amqp" || s == "amqps" }
+
+// Operating returns the broker's configuration for reading its dead letter queues and sending messages back. Its group
+// defaults to DefaultGroup, which must not get into the names of the services' queues.
+//
+// On RabbitMQ the queue's name is taken literally and nothing is declared: the queue belongs to another service, with
+// arguments that only that service knows. The naming of the file or the URL is the services'; explain and topology use
+// it. On the other brokers a redrive needs the naming, so it is kept.
+func (b *Broker) Operating() brokers.Config {
+	cfg := b.Config
+	cfg.Group = cmp.Or(cfg.Group, DefaultGroup)
+	if !b.IsQueueBroker() {
+		return cfg
+	}
+	cfg.URL = withoutParams(cfg.URL, "naming", "project", "exchange", "queue", "retry", "retry-exchange", "delayed",
+		"dead", "dead-exchange", "declare", "transport", "delays")
+	cfg.Naming = brokers.NameScheme{Preset: "store-only"}
+	cfg.Delays = nil
+	cfg.Params = brokers.Params{}
+	maps.Copy(cfg.Params, b.Params)
+	delete(cfg.Params, "transport")
+	cfg.Params["declare"] = "read"
+	return cfg
+}
+
+// withoutParams removes parameters from a URL, in both spellings. A URL that cannot be parsed is left for the open to
+// report.
+func withoutParams(rawURL string, names ...string) string {
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		return rawURL
+	}
+	query := u.Query()
+	for _, name := range names {
+		query.Del(name)
+		query.Del("x-" + name)
+	}
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
+// Notifications configures who is notified of what.
+type Notifications struct {
+	Receivers []notify.Receiver `yaml:"receivers"`
+	Quiet     time.Duration     `yaml:"quiet" jsonschema:"description=How long a cause must have been quiet to be notified as regressed when it comes back\\, in whole hours; 24h if not given."`
+	Interval  time.Duration     `yaml:"interval" jsonschema:"description=How often the store is checked; 15s if not given."`
+}
+
+func (n *Notifications) validate(f *faults) {
+	if err := notify.ValidateReceivers(n.Receivers); err != nil {
+		f.add("notifications.receivers: %w", err)
+	}
+	if n.Quiet < 0 || n.Quiet%time.Hour != 0 || n.Interval < 0 {
+		f.add("notifications.quiet %s: must be whole hours; interval %s: must not be negative", n.Quiet, n.Interval)
+	}
+}
+
+// redactReceiver hides the secrets. The path of a URL is one: Slack's contain a key.
+func redactReceiver(r *notify.Receiver) {
+	if u, err := url.Parse(r.URL); err == nil && u.Host != "" {
+		r.URL = u.Scheme + "://" + u.Host + "/" + hidden
+	} else {
+		r.URL = hidden
+	}
+	if r.Secret != "" {
+		r.Secret = hidden
+	}
 }

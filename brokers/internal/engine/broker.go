@@ -1,10 +1,10 @@
 // Package engine turns a driver.Transport into a brokers.Broker: it implements everything promised to users that does
 // not depend on the broker. One message passes through its files as follows:
 //
-//	publish.go        Publish: delay, size, stamp, destination      sender.go   timeout, batches, shedding
+//	publish.go        Publish: delay, size, stamp, destination; Reschedule, DeadLetter
 //	subscriber.go     Subscribe: rules, handles                     source.go   sessions, one after the other
 //	subscription.go   dispatch, await, drain                        delivery.go one delivery until it is settled
-//	reschedule.go     Reschedule, DeadLetter
+//	sender.go         timeout, batches, shedding
 package engine
 
 import (
@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -269,4 +270,47 @@ func (b *Broker) markDeadLetters(found []brokers.Depth) {
 			found[i].Topic, found[i].Group, found[i].Kind = of.Topic, of.Group, brokers.DepthDeadLetter
 		}
 	}
+}
+
+// logLimit keeps one cause from filling the log: what failed for the same reason within quiet is one line, and the
+// next one reports how many there were.
+type logLimit struct {
+	mu    sync.Mutex
+	known map[complaint]silence
+}
+
+type complaint struct{ what, cause string }
+
+type silence struct {
+	since time.Time
+	times int
+}
+
+const (
+	quiet         = 30 * time.Second
+	maxComplaints = 256
+)
+
+// warn logs what failed and why, unless it has done so a moment ago.
+func (b *Broker) warn(what string, err error, args ...any) {
+	key := complaint{what, err.Error()}
+	now := time.Now()
+	c := &b.complaints
+	c.mu.Lock()
+	s := c.known[key]
+	if now.Sub(s.since) < quiet {
+		c.known[key] = silence{s.since, s.times + 1}
+		c.mu.Unlock()
+		return
+	}
+	if c.known == nil || len(c.known) >= maxComplaints {
+		c.known = map[complaint]silence{}
+	}
+	c.known[key] = silence{since: now}
+	c.mu.Unlock()
+	if s.times > 0 {
+		args = append(args, slog.Int("times_before", s.times))
+	}
+	//nolint:sloglint // the callers' sentences are constants
+	b.cfg.Logger.Warn(b.traits.Name+": "+what, append(args, slog.Any("error", err))...)
 }

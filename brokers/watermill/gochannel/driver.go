@@ -1,16 +1,19 @@
 package gochannel
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
 	wbroker "github.com/redrive-go/redrive/brokers/watermill"
 )
 
@@ -90,4 +93,201 @@ func nameOf(url string) (string, error) {
 		return "", fmt.Errorf("gochannel: %s: write %s://name, and no path or user", brokers.Redact(url), Scheme)
 	}
 	return name, nil
+}
+
+// hub is shared by the brokers of one name.
+type hub struct {
+	key    any // nil: not shared
+	pubSub *gochannel.GoChannel
+	owned  bool
+	delays brokers.Broker
+	ctx    context.Context // of the groups' subscriptions
+	cancel context.CancelFunc
+	ended  sync.WaitGroup
+
+	mu     sync.Mutex
+	users  int
+	groups map[groupKey]*group
+}
+
+type groupKey struct{ topic, group string }
+
+// hubs are those of this process, by name or by the caller's GoChannel.
+var hubs = struct {
+	sync.Mutex
+	shared map[any]*hub
+}{shared: map[any]*hub{}}
+
+// enter returns the hub of a name, a new one for the first.
+func enter(name string, cfg Config) (*hub, error) {
+	var key any
+	switch {
+	case cfg.PubSub != nil:
+		key = cfg.PubSub
+	case name != "":
+		key = name
+	}
+	hubs.Lock()
+	defer hubs.Unlock()
+	if h := hubs.shared[key]; h != nil {
+		h.users++
+		return h, nil
+	}
+	delays, err := memory.New(brokers.Config{Logger: cfg.Broker.Logger})
+	if err != nil {
+		return nil, err
+	}
+	h := &hub{key: key, pubSub: cfg.PubSub, delays: delays, users: 1, groups: map[groupKey]*group{}}
+	h.ctx, h.cancel = context.WithCancel(context.Background())
+	if h.pubSub == nil {
+		h.owned = true
+		h.pubSub = gochannel.NewGoChannel(gochannel.Config{Persistent: true}, wbroker.Logger(cfg.Broker.Logger))
+	}
+	if key != nil {
+		hubs.shared[key] = h
+	}
+	return h, nil
+}
+
+// leave closes the hub with its last broker.
+func (h *hub) leave() error {
+	hubs.Lock()
+	h.users--
+	last := h.users == 0
+	if last && h.key != nil {
+		delete(hubs.shared, h.key)
+	}
+	hubs.Unlock()
+	if !last {
+		return nil
+	}
+	h.cancel()
+	var err error
+	if h.owned {
+		err = h.pubSub.Close()
+	}
+	h.ended.Wait()
+	return errors.Join(err, h.delays.Close())
+}
+
+// initialize keeps messages for a group from then on. A persistent GoChannel does so for all groups.
+func (h *hub) initialize(topic, group string) error {
+	if h.owned {
+		return nil
+	}
+	_, err := h.join(topic, group)
+	return err
+}
+
+// join returns the messages of a group.
+func (h *hub) join(topic, name string) (<-chan *message.Message, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	key := groupKey{topic, name}
+	if g := h.groups[key]; g != nil {
+		return g.out, nil
+	}
+	in, err := h.pubSub.Subscribe(h.ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	g := &group{out: make(chan *message.Message)}
+	h.groups[key] = g
+	h.ended.Go(func() { g.pass(h.ctx, in) })
+	return g.out, nil
+}
+
+// group is a subscription of GoChannel that the members of a group share.
+type group struct{ out chan *message.Message }
+
+// pass buffers messages that no member has taken yet. GoChannel itself would wait for the reader under a lock, which
+// virtual time does not see.
+func (g *group) pass(ctx context.Context, in <-chan *message.Message) {
+	var waiting []*message.Message
+	for {
+		var (
+			out  chan *message.Message
+			next *message.Message
+		)
+		if len(waiting) > 0 {
+			out, next = g.out, waiting[0]
+		}
+		select {
+		case m, ok := <-in:
+			if !ok {
+				return
+			}
+			m.Payload = bytes.Clone(m.Payload) // the groups' copies share it
+			waiting = append(waiting, m)
+		case out <- next:
+			waiting[0] = nil
+			waiting = waiting[1:]
+		case <-ctx.Done():
+			for range in { // until GoChannel has closed it
+			}
+			return
+		}
+	}
+}
+
+// publisher publishes to the hub. Closing it closes a broker.
+type publisher struct{ hub *hub }
+
+// Publish implements message.Publisher.
+func (p publisher) Publish(topic string, messages ...*message.Message) error {
+	copies := make([]*message.Message, len(messages))
+	for i, m := range messages {
+		copies[i] = m.Copy()
+		copies[i].Payload = bytes.Clone(m.Payload) // GoChannel shares it with the caller
+	}
+	return p.hub.pubSub.Publish(topic, copies...)
+}
+
+// Close implements message.Publisher.
+func (p publisher) Close() error { return p.hub.leave() }
+
+// subscriber reads for one group.
+type subscriber struct {
+	hub     *hub
+	group   string
+	closing chan struct{}
+	close   sync.Once
+	ended   sync.WaitGroup
+}
+
+// Subscribe implements message.Subscriber.
+func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	in, err := s.hub.join(topic, s.group)
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan *message.Message)
+	s.ended.Go(func() {
+		defer close(out)
+		for {
+			select {
+			case m := <-in:
+				select {
+				case out <- m:
+					continue
+				case <-ctx.Done():
+				case <-s.closing:
+				}
+				m.Nack() // another member receives it
+				return
+			case <-ctx.Done():
+				return
+			case <-s.closing:
+				return
+			}
+		}
+	})
+	return out, nil
+}
+
+// Close implements message.Subscriber.
+func (s *subscriber) Close() error {
+	s.close.Do(func() { close(s.closing) })
+	s.ended.Wait()
+	return nil
 }

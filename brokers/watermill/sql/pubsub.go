@@ -8,14 +8,159 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-
-	"github.com/google/uuid"
+	"sync/atomic"
+	"time"
 
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
+
+// publisher is watermill-sql's, but creates tables first and returns errors that the engine knows.
+type publisher struct {
+	client *client
+	inner  *wsql.Publisher
+}
+
+// Publish creates missing tables, including those that were dropped. A call is one INSERT: it stores all messages or
+// none.
+func (p *publisher) Publish(topic string, messages ...*message.Message) error {
+	if len(messages) == 0 {
+		return nil
+	}
+	for try := 1; ; try++ {
+		err := p.publish(topic, messages)
+		if try == 2 || !missing(err) {
+			return p.client.translate(err)
+		}
+		p.client.forget(topic)
+	}
+}
+
+func (p *publisher) publish(topic string, messages []*message.Message) error {
+	ctx, cancel := context.WithTimeout(messages[0].Context(), p.client.cfg.Broker.PublishTimeout)
+	defer cancel()
+	if err := p.client.ensure(ctx, topic); err != nil {
+		return err
+	}
+	return p.inner.Publish(topic, messages...)
+}
+
+// Close implements message.Publisher.
+func (p *publisher) Close() error { return errors.Join(p.inner.Close(), p.client.close()) }
+
+// translate turns an error into one that the engine knows.
+func (c *client) translate(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case missing(err):
+		return fmt.Errorf("%w: %w", brokers.ErrUnroutable, c.hide(err))
+	}
+	return c.hide(err)
+}
+
+// subscriber reads topics for a group, with one of watermill-sql's for each subscription.
+type subscriber struct {
+	client  *client
+	group   string
+	closing chan struct{}
+	close   sync.Once
+	ended   sync.WaitGroup
+}
+
+func (c *client) subscriber(group string) (message.Subscriber, error) {
+	if group == brokers.DefaultGroup {
+		group = "" // as in plain Watermill services
+	}
+	return &subscriber{client: c, group: group, closing: make(chan struct{})}, nil
+}
+
+// closeTimeout bounds the wait for the transaction of an ack.
+const closeTimeout = 5 * time.Second
+
+// Subscribe ends in order. If its context ends, watermill-sql rolls back the last ack; if it is closed, it commits.
+func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	c := s.client
+	c.forget(topic) // it may have been dropped
+	if err := c.ensure(ctx, topic); err != nil {
+		return nil, err
+	}
+	offsets := c.offsets
+	if mysql, ok := offsets.(mySQLOffsets); ok {
+		switch has, err := mysql.has(ctx, c.db, topic, s.group); {
+		case err != nil:
+			return nil, c.hide(c.dialect.Mark(err, driver.ErrTemporary))
+		case has:
+			offsets = begun{offsets}
+		}
+	}
+	p := c.cfg.Broker.Params
+	deadline, busy := p.Duration("ack-deadline"), &atomic.Bool{}
+	cfg := wsql.SubscriberConfig{
+		ConsumerGroup: s.group, AckDeadline: &deadline, PollInterval: p.Duration("poll"),
+		ResendInterval: 10 * time.Millisecond,
+		SchemaAdapter:  busySchema{c.schema, busy}, OffsetsAdapter: offsets,
+	}
+	if c.cfg.Change != nil {
+		c.cfg.Change(&cfg)
+	}
+	inner, err := wsql.NewSubscriber(c.reading, cfg, c.logger)
+	if err != nil {
+		return nil, err
+	}
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	messages, err := inner.Subscribe(running, topic)
+	if err != nil {
+		cancel()
+		return nil, c.hide(c.dialect.Mark(err, driver.ErrTemporary))
+	}
+	s.ended.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-s.closing:
+		}
+		if !busy.Load() {
+			cancel() // it may be waiting for another member's lock, which Close does not interrupt
+		}
+		timer := time.AfterFunc(closeTimeout, cancel)
+		_ = inner.Close()
+		timer.Stop()
+		cancel()
+	})
+	return messages, nil
+}
+
+// Close implements message.Subscriber.
+func (s *subscriber) Close() error {
+	s.close.Do(func() { close(s.closing) })
+	s.ended.Wait()
+	return nil
+}
+
+// busySchema tracks whether a transaction holds messages: from the first row until the next query, which follows the
+// commit.
+type busySchema struct {
+	wsql.SchemaAdapter
+
+	busy *atomic.Bool
+}
+
+// SelectQuery implements wsql.SchemaAdapter.
+func (n busySchema) SelectQuery(topic, group string, offsets wsql.OffsetsAdapter) wsql.Query {
+	n.busy.Store(false)
+	return n.SchemaAdapter.SelectQuery(topic, group, offsets)
+}
+
+// UnmarshalMessage implements wsql.SchemaAdapter.
+func (n busySchema) UnmarshalMessage(row wsql.Scanner) (wsql.Row, error) {
+	n.busy.Store(true)
+	return n.SchemaAdapter.UnmarshalMessage(row)
+}
 
 // tables remembers the topics whose tables exist.
 type tables struct {
