@@ -26,8 +26,6 @@ func init() { brokers.Register(Scheme, Driver{}) }
 // register it there.
 type Driver struct{}
 
-var _ brokers.Driver = Driver{}
-
 // Params implements brokers.Driver.
 func (Driver) Params() []brokers.Param {
 	return []brokers.Param{
@@ -73,9 +71,13 @@ type Broker struct {
 }
 
 var (
+	_ brokers.Driver        = Driver{}
 	_ brokers.Broker        = (*Broker)(nil)
 	_ brokers.DepthReporter = (*Broker)(nil)
 	_ brokers.ReaderCounter = (*Broker)(nil)
+	_ driver.Transport      = (*transport)(nil)
+	_ brokers.DepthReporter = (*transport)(nil)
+	_ driver.ReaderCounter  = (*transport)(nil)
 )
 
 func open(s *store, cfg brokers.Config) (*Broker, error) {
@@ -206,12 +208,6 @@ type transport struct {
 	cfg   brokers.Config
 	store *store
 }
-
-var (
-	_ driver.Transport      = (*transport)(nil)
-	_ brokers.DepthReporter = (*transport)(nil)
-	_ driver.ReaderCounter  = (*transport)(nil)
-)
 
 // Publish implements driver.Transport.
 func (t *transport) Publish(_ context.Context, out []driver.Outgoing) []error {

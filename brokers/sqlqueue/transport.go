@@ -31,8 +31,11 @@ type Broker struct {
 }
 
 var (
+	_ brokers.Driver        = urlDriver{}
 	_ brokers.Broker        = (*Broker)(nil)
 	_ brokers.DepthReporter = (*Broker)(nil)
+	_ driver.Transport      = (*transport)(nil)
+	_ brokers.DepthReporter = (*transport)(nil)
 )
 
 // New creates a queue on db, which the caller has opened with a driver of its choice and closes after the Broker. It
@@ -109,8 +112,6 @@ func init() {
 
 // urlDriver opens queues in the database of a URL.
 type urlDriver struct{ scheme string }
-
-var _ brokers.Driver = urlDriver{}
 
 // Params are the same for every database. The rest of the URL belongs to the database driver.
 func (urlDriver) Params() []brokers.Param {
@@ -210,11 +211,6 @@ type transport struct {
 	stop       context.CancelFunc // ends the background work
 	background sync.WaitGroup
 }
-
-var (
-	_ driver.Transport      = (*transport)(nil)
-	_ brokers.DepthReporter = (*transport)(nil)
-)
 
 // connect creates the tables and starts the background work.
 func connect(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg brokers.Config) (*transport, error) {

@@ -14,8 +14,6 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-var _ driver.PeopleStore = (*Store)(nil)
-
 const selectToken = "SELECT name, role, digest, created_at, created_by, expires_at, used_at, revoked_at, revoked_by " +
 	"FROM dlq_tokens"
 
@@ -134,8 +132,6 @@ func (s *Store) EndSession(ctx context.Context, digest string) error {
 	})
 }
 
-var _ driver.LedgerStore = (*Store)(nil)
-
 var sendColumns = []string{"send_key", "person", "at", "entries", "is_open"}
 
 // Reserve records what a person is about to send.
@@ -198,8 +194,6 @@ func (s *Store) settleSends(ctx context.Context, tx *sql.Tx, now, r *redrive.Run
 		s.dialect.time(r.ChangedAt), now.Counts.Started(), driver.RunKey(r.ID))
 	return err
 }
-
-var _ driver.NoticeStore = (*Store)(nil)
 
 // noticesKept is how long to remember what a receiver was notified of: long after it could be notified of it again.
 const noticesKept = 30 * 24 * time.Hour

@@ -99,8 +99,6 @@ func (s *Store) removeEntries(ctx context.Context, tx *sql.Tx, ids []int64, p dl
 	return s.execAllIn(ctx, tx, ids, statements...)
 }
 
-var _ driver.ArchiveStore = (*Store)(nil)
-
 // Unarchive moves entries back from the archive, in one transaction.
 func (s *Store) Unarchive(ctx context.Context, by dlq.By, at time.Time, ids ...int64) ([]int64, error) {
 	if by.Actor == "" || at.IsZero() {
@@ -171,8 +169,6 @@ func (s *Store) countBack(ctx context.Context, tx *sql.Tx, by dlq.By, at time.Ti
 	}
 	return all.writeAll(ctx)
 }
-
-var _ driver.MonthStore = (*Store)(nil)
 
 // maxKept limits how many entries of a dropped month may be kept: one for this many purged ones. They are copied.
 const maxKept = 10

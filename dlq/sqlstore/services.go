@@ -16,8 +16,6 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-var _ driver.ServiceStore = (*Store)(nil)
-
 // services writes a row of dlq_services. The row without a process has the pause, the others have the reports.
 var services = upsertion{
 	table: "dlq_services", columns: []string{"service", "process", "at", "paused", "paused_by", "report"},

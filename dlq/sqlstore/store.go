@@ -34,8 +34,14 @@ type Store struct {
 }
 
 var (
-	_ dlq.Store    = (*Store)(nil)
-	_ driver.Clock = (*Store)(nil)
+	_ dlq.Store           = (*Store)(nil)
+	_ driver.Clock        = (*Store)(nil)
+	_ driver.ArchiveStore = (*Store)(nil)
+	_ driver.MonthStore   = (*Store)(nil)
+	_ driver.PeopleStore  = (*Store)(nil)
+	_ driver.LedgerStore  = (*Store)(nil)
+	_ driver.NoticeStore  = (*Store)(nil)
+	_ driver.ServiceStore = (*Store)(nil)
 )
 
 // Open opens the store that the URL names, as dlq.Open does without a sink and a spool. The caller closes it.

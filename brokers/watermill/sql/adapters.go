@@ -23,6 +23,8 @@ type postgresOffsets struct {
 var (
 	_ wsql.SchemaAdapter  = postgresSchema{}
 	_ wsql.OffsetsAdapter = postgresOffsets{}
+	_ wsql.SchemaAdapter  = mySQLSchema{}
+	_ wsql.OffsetsAdapter = mySQLOffsets{}
 )
 
 // postgresName is the maximum number of bytes in a name.
@@ -90,11 +92,6 @@ type mySQLSchema struct{ wsql.DefaultMySQLSchema }
 type mySQLOffsets struct {
 	wsql.DefaultMySQLOffsetsAdapter
 }
-
-var (
-	_ wsql.SchemaAdapter  = mySQLSchema{}
-	_ wsql.OffsetsAdapter = mySQLOffsets{}
-)
 
 // mysqlName is the maximum number of characters in a name.
 const mysqlName = 64
