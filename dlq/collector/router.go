@@ -140,8 +140,8 @@ func (r *Router) target(name, from string) (*Target, error) {
 		return nil, fmt.Errorf("collector: redrive: the message was collected from broker %q, which is not configured: "+
 			"known are %s", name, strings.Join(r.names(), ", "))
 	case from == "":
-		return nil, errors.New("collector: redrive: the dead letter names no broker, like all of Watermill's own subscribers: " +
-			"publish its payload yourself (redrive dlq show ID --raw), and resolve it")
+		return nil, errors.New("collector: redrive: the dead letter names no broker, like all of Watermill's own " +
+			"subscribers: publish its payload yourself (redrive dlq show ID --raw), and resolve it")
 	case len(found) == 0:
 		return nil, fmt.Errorf("collector: redrive: the message came from a broker of scheme %q, and none is configured: "+
 			"known are %s", from, strings.Join(r.names(), ", "))

@@ -142,8 +142,9 @@ func TestComposition_WithoutThePlugin(t *testing.T) {
 	}
 }
 
-// A handler may have another subscriber than those of the pipeline's broker: a plain one of Watermill, or one of another
-// broker of ours. It does not read what the broker delivers again, so a retry that the broker takes would be lost.
+// A handler may have another subscriber than those of the pipeline's broker: a plain one of Watermill, or one of
+// another broker of ours. It does not read what the broker delivers again, so a retry that the broker takes would be
+// lost.
 func TestComposition_AnotherSubscriber(t *testing.T) {
 	for _, pair := range [][2]string{
 		{"plain", "mem://"},

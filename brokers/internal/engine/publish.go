@@ -309,8 +309,8 @@ func (b *Broker) prepareReturn(ctx context.Context, o *driver.Outgoing, origin *
 	return b.fits(o)
 }
 
-// checkSubscriber fails if the delivery of ctx, h if it is one of this module, came from a subscriber that does not read
-// what is rescheduled here. The message would be acked there, and lost.
+// checkSubscriber fails if the delivery of ctx, h if it is one of this module, came from a subscriber that does not
+// read what is rescheduled here. The message would be acked there, and lost.
 func (b *Broker) checkSubscriber(ctx context.Context, origin *envelope.Origin, h *delivery) error {
 	from, foreign := origin.Broker, false
 	if h != nil && h.Origin.Broker == from { // Watermill's adapters take the retries of native members of the same group
@@ -321,8 +321,8 @@ func (b *Broker) checkSubscriber(ctx context.Context, origin *envelope.Origin, h
 	if !foreign || envelope.ExistingOnly(ctx) {
 		return nil
 	}
-	return fmt.Errorf("%w: it came from %s, which does not read what is rescheduled here: set Rescheduler to the handler's "+
-		"own broker (brokers/watermill makes one of any Pub/Sub) or HoldInMemory", brokers.ErrUnroutable, from)
+	return fmt.Errorf("%w: it came from %s, which does not read what is rescheduled here: set Rescheduler to the "+
+		"handler's own broker (brokers/watermill makes one of any Pub/Sub) or HoldInMemory", brokers.ErrUnroutable, from)
 }
 
 // overtaken are headers that mean nothing once a message is back at its consumer: which one that is, and its last wait.
