@@ -30,6 +30,9 @@ func (l *Letters) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error 
 	shown := *d
 	if at := l.storesTime(ctx, d.At); d.Collected == (envelope.Collected{}) || at.After(d.At) {
 		shown.At = at // a collector has it from another machine, but no later than by its own clock
+		if !d.FirstFailure.IsZero() {
+			shown.FirstFailure = d.FirstFailure.Add(at.Sub(stamp(d.At)))
+		}
 	}
 	entry := l.opts.capture(&shown) //nolint:contextcheck // pure; the message has a separate context
 	if stored, err := l.putTx(ctx, entry); stored || err != nil {
@@ -87,7 +90,7 @@ func (o *options) capture(d *envelope.DeadLetter) *Entry {
 		ChangedAt:      at,
 		Size:           int64(len(d.Message.Payload)),
 	}
-	if first := stamp(d.FirstFailure); first.Before(at) { // by the clock of another machine it may be later
+	if first := stamp(d.FirstFailure); !d.FirstFailure.IsZero() && first.Before(at) { // by the clock of another machine it may be later
 		e.FirstFailureAt = first
 	}
 	e.Body = &Body{

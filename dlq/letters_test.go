@@ -193,6 +193,47 @@ func TestLetters_StoreDown(t *testing.T) {
 
 // A SQLite file that is moved while the service runs is a store that is down: confirmed letters would be gone with the
 // process. Back in its place, it has everything.
+// clockedStore has a clock that the process's differs from.
+type clockedStore struct {
+	dlq.Store
+
+	ahead time.Duration
+}
+
+func (s clockedStore) Now(context.Context) time.Time { return time.Now().Add(s.ahead) }
+func (s clockedStore) Unwrap() dlq.Store             { return s.Store }
+
+// A death is recorded by the store's clock, and so is the first failure before it, by whatever the process's is off. One
+// without a first failure has not failed before: it got the time of a process that is behind.
+func TestLetters_FirstFailureByTheStoresClock(t *testing.T) {
+	for name, tt := range map[string]struct{ ahead, failing time.Duration }{
+		"ahead": {-time.Hour, time.Minute}, "behind": {time.Hour, time.Minute}, "right": {0, time.Minute},
+		"behind, no failure before": {ahead: time.Hour}, "ahead, no failure before": {ahead: -time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store, err := sqlstore.Open(t.Context(), filepath.Join(t.TempDir(), "dead.db"))
+			require.NoError(t, err)
+			letters, err := dlq.NewLetters(clockedStore{store, tt.ahead}, dlq.WithoutSpool())
+			require.NoError(t, err)
+			for n, from := range []string{"", "rabbit"} {
+				d := death(n)
+				d.At, d.Collected.Broker = time.Now(), from
+				if d.FirstFailure = (time.Time{}); tt.failing > 0 {
+					d.FirstFailure = d.At.Add(-tt.failing)
+				}
+				require.NoError(t, letters.DeadLetter(t.Context(), d))
+			}
+			list, err := letters.Manager(nil).List(t.Context(), dlq.Filter{}, dlq.Page{})
+			require.NoError(t, err)
+			require.Len(t, list.Entries, 2)
+			for _, e := range list.Entries {
+				require.Equal(t, tt.failing, e.DiedAt.Sub(e.FirstFailureAt).Round(time.Second), "%+v", e.Origin)
+			}
+			require.NoError(t, letters.Close())
+		})
+	}
+}
+
 func TestLetters_StoreFileMoved(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "dead.db")

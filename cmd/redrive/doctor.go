@@ -216,14 +216,17 @@ func (d *doctor) examineEntries(ctx context.Context, manager *api) error {
 				"redrive with --close-on-publish")
 	}
 	list, err := manager.ListRuns(ctx, wire.RunFilter{States: []redrive.State{
-		redrive.Stopped, redrive.AwaitingApproval, redrive.Paused,
+		redrive.Stopped, redrive.AwaitingApproval, redrive.Paused, redrive.Preparing,
 	}}, wire.Page{})
 	if err != nil {
 		return err
 	}
 	for i := range list.Runs {
 		r := &list.Runs[i]
-		text := string(r.State)
+		if r.State == redrive.Preparing && !r.Pausing() {
+			continue // a server does that
+		}
+		text := stateOf(r)
 		if r.Cause != "" {
 			text += ": " + r.Cause
 		}

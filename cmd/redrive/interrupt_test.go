@@ -5,6 +5,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/wire"
@@ -72,14 +77,7 @@ func TestRedrive_InterruptWhilePreparing(t *testing.T) {
 	letters, err := dlq.Open(t.Context(), store, dlq.WithoutSpool())
 	require.NoError(t, err)
 	defer func() { require.NoError(t, letters.Close()) }()
-	spec, err := redrive.Spec{}.Resolve()
-	require.NoError(t, err)
-	spec.ID, spec.Stop.Share, spec.CloseOnPublish = "night", 1, true
-	runs, now := letters.Store().(redrive.Store), time.Now()
-	require.NoError(t, runs.CreateRun(t.Context(), &redrive.Run{Run: wire.Run{
-		ID: "night", Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: now, CreatedBy: "ana", ChangedAt: now,
-		ChangedBy: "ana", ApprovalAbove: -1,
-	}}, driver.AuditRecord{At: now, Actor: "ana", Action: redrive.ActionStart, Run: "night"}))
+	prepared(t, letters, "night")
 
 	var out, faults bytes.Buffer
 	a := &app{in: strings.NewReader(""), out: &out, err: &faults}
@@ -95,12 +93,120 @@ func TestRedrive_InterruptWhilePreparing(t *testing.T) {
 	require.ErrorIs(t, a.interrupted(ctx, m, "night"), context.Canceled)
 	require.Contains(t, faults.String(), "interrupted: run night was not running: redrive runs show night")
 
+	// Nobody prepares it, so nothing would ever change for someone who watches it.
+	common := []string{"--store", store}
+	require.Equal(t, exitPartial, play1(t, append([]string{"runs", "watch", "night"}, common...), &out, &faults))
+	require.Contains(t, out.String(), "run night: preparing, then paused (interrupted)\n")
+	require.Contains(t, faults.String(), "to continue: redrive runs resume night")
+	out.Reset()
+	play1(t, append([]string{"doctor"}, common...), &out, &faults)
+	require.Contains(t, out.String(), "run night")
+	require.Contains(t, out.String(), "preparing, then paused: interrupted")
+
 	run, err := m.runner.Drive(t.Context(), "night")
 	require.NoError(t, err)
 	require.Equal(t, []any{redrive.Paused, int64(0)}, []any{run.State, run.Counts.Succeeded}, "nothing is sent")
 	require.Equal(t, exitOK, play1(t, []string{"runs", "resume", "night", "--store", store, "--broker", "sqlite:" + queue},
 		&out, &faults), faults.String())
 	require.Contains(t, out.String(), "run night: completed")
+}
+
+// prepared leaves a run whose set nobody has frozen yet.
+func prepared(t *testing.T, letters *dlq.Letters, id string) {
+	t.Helper()
+	spec, err := redrive.Spec{}.Resolve()
+	require.NoError(t, err)
+	spec.ID, spec.Stop.Share, spec.CloseOnPublish = id, 1, true
+	runs, now := letters.Store().(redrive.Store), time.Now()
+	require.NoError(t, runs.CreateRun(t.Context(), &redrive.Run{Run: wire.Run{
+		ID: id, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: now, CreatedBy: "ana", ChangedAt: now,
+		ChangedBy: "ana", ApprovalAbove: -1,
+	}}, driver.AuditRecord{At: now, Actor: "ana", Action: redrive.ActionStart, Run: id}))
+}
+
+// Ctrl-C while a run is started whose id is taken: the run of that id, which someone else has started, was paused. And
+// a run whose answer was lost is found again by the id that the command gave it; it was refused as the second of it.
+func TestRedrive_StartIsAmbiguous(t *testing.T) {
+	hermetic(t)
+	dir := t.TempDir()
+	store, queue := filepath.Join(dir, "dead.db"), filepath.Join(dir, "queue.db")
+	seed(t, store)
+	seedQueue(t, queue)
+	letters, err := dlq.Open(t.Context(), store, dlq.WithoutSpool())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, letters.Close()) }()
+	prepared(t, letters, "night")
+	runner, err := redrive.NewRunner(letters.Manager(nil), redrive.Config{})
+	require.NoError(t, err)
+
+	api := func() http.Handler { // each is another server on the store, with nothing in memory of earlier requests
+		h, err := dlqhttp.New(dlqhttp.Config{
+			Manager: letters.Manager(nil), Runner: runner, Logger: slog.New(slog.DiscardHandler),
+			Auth: []dlqhttp.Authenticator{dlqhttp.AuthenticatorFunc(func(*http.Request) (dlqhttp.Principal, error) {
+				return dlqhttp.Principal{Name: "ana", Role: dlqhttp.Admin}, nil
+			})},
+		})
+		require.NoError(t, err)
+		return h
+	}
+	interrupt := func() {}
+	starts := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/runs") && !strings.HasSuffix(r.URL.Path, "/resume") ||
+			r.Method != http.MethodPost {
+			api().ServeHTTP(w, r)
+			return
+		}
+		starts++
+		answer := httptest.NewRecorder()
+		api().ServeHTTP(answer, r)
+		interrupt()
+		if starts == 1 {
+			panic(http.ErrAbortHandler) // the answer is lost
+		}
+		maps.Copy(w.Header(), answer.Header())
+		w.WriteHeader(answer.Code)
+		_, _ = answer.Body.WriteTo(w)
+	}))
+	t.Cleanup(server.Close)
+
+	do := func(ctx context.Context, args ...string) (int, string) {
+		var out, faults bytes.Buffer
+		code := runContext(ctx, append(args, "--server", server.URL), strings.NewReader(""), &out, &faults)
+		return code, out.String() + faults.String()
+	}
+	start := func(ctx context.Context, more ...string) (int, string) {
+		return do(ctx, append([]string{"dlq", "redrive", "--handler", "pay", "--yes"}, more...)...)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	interrupt = cancel
+	code, text := start(ctx, "--id", "night")
+	require.Equal(t, exitInterrupted, code, text)
+	run, err := runner.Run(t.Context(), "night")
+	require.NoError(t, err)
+	require.False(t, run.Spec.Paused, "it is someone else's: %s", text)
+
+	// Resumed, interrupted and paused again, not left to run.
+	_, err = runner.PauseRun(t.Context(), "night", dlq.By{Actor: "ana"})
+	require.NoError(t, err)
+	ctx, cancel = context.WithCancel(t.Context())
+	interrupt, starts = cancel, 0
+	code, text = do(ctx, "runs", "resume", "night")
+	require.Equal(t, exitInterrupted, code, text)
+	require.Contains(t, text, "interrupted: run night is paused")
+	run, err = runner.Run(t.Context(), "night")
+	require.NoError(t, err)
+	require.True(t, run.Pausing())
+
+	interrupt, starts = func() {}, 0
+	code, text = start(t.Context(), "--detach")
+	require.Equal(t, exitOK, code, text)
+	require.Equal(t, 2, starts)
+	require.Contains(t, text, "is left to redrive serve")
+	starts = 1
+	code, text = start(t.Context(), "--detach", "--id", "night")
+	require.NotEqual(t, exitOK, code, "an id that is given is refused if it is taken")
+	require.Contains(t, text, "night")
 }
 
 // Ctrl-C between ids: the current hour is finished, and the first of the rest is named.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -166,9 +167,13 @@ func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
 		return err
 	}
 	spec.ID = cmp.Or(spec.ID, uuid.Must(uuid.NewV7()).String())
+	_, before := manager.GetRun(ctx, spec.ID) // one whose id was given may exist, and be someone else's
 	run, err := manager.StartRun(ctx, spec, a.by())
+	if f.spec.ID == "" && statusOf(err) == http.StatusConflict { // it was sent twice, because the answer was lost
+		run, err = manager.GetRun(ctx, spec.ID)
+	}
 	switch {
-	case ctx.Err() != nil:
+	case ctx.Err() != nil && statusOf(before) == http.StatusNotFound:
 		return a.interrupted(ctx, manager, spec.ID)
 	case err != nil:
 		return err

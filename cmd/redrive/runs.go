@@ -96,7 +96,7 @@ func (a *app) runsListCommand() *cobra.Command {
 
 var runColumns = []column[wire.Run]{
 	{title: "Run", gives: whole, value: func(r wire.Run) string { return r.ID }},
-	{title: "State", value: func(r wire.Run) string { return string(r.State) }},
+	{title: "State", value: func(r wire.Run) string { return stateOf(&r) }},
 	{title: "Done", right: true, value: func(r wire.Run) string { return driver.FormatID(r.Progress.Done) }},
 	{title: "Of", right: true, value: func(r wire.Run) string { return driver.FormatID(r.Progress.Total) }},
 	{
@@ -115,11 +115,19 @@ var runColumns = []column[wire.Run]{
 	{title: "Note", wide: true, value: func(r wire.Run) string { return oneLine(r.Note, 60) }},
 }
 
+// stateOf is a run's state in words.
+func stateOf(run *wire.Run) string {
+	if run.Pausing() {
+		return string(run.State) + ", then paused"
+	}
+	return string(run.State)
+}
+
 func (a *app) printRun(run *wire.Run) error {
 	return a.printOne(run, func() string {
 		c := run.Counts
 		var out strings.Builder
-		fmt.Fprintf(&out, "run %s: %s", run.ID, run.State)
+		fmt.Fprintf(&out, "run %s: %s", run.ID, stateOf(run))
 		if run.Cause != "" {
 			out.WriteString(" (" + oneLine(prefixes.ReplaceAllString(run.Cause, "$1"), 200) + ")")
 		}
@@ -238,8 +246,8 @@ func (a *app) resumeRun(ctx context.Context, _ *api, id string) error {
 	if err != nil {
 		return err
 	}
-	if run.State != redrive.Running && (run.State != redrive.Preparing || run.Spec.Paused) {
-		if _, err := manager.ResumeRun(ctx, id, a.by()); err != nil {
+	if run.State != redrive.Running && (run.State != redrive.Preparing || run.Pausing()) {
+		if _, err := manager.ResumeRun(ctx, id, a.by()); err != nil && ctx.Err() == nil { // if that ends, it may be resumed
 			return err
 		}
 	}
@@ -319,7 +327,7 @@ func (a *app) finish(run *wire.Run) error {
 		return err
 	}
 	bad := run.Counts.Failed + run.Counts.Lost + run.Counts.Skipped
-	fault := "the run is " + string(run.State)
+	fault := "the run is " + stateOf(run)
 	switch {
 	case run.State == redrive.AwaitingApproval:
 		a.hint("it waits for someone other than %s: redrive runs approve %s, or reject", run.CreatedBy, run.ID)
@@ -331,7 +339,7 @@ func (a *app) finish(run *wire.Run) error {
 	case run.State == redrive.Stopped:
 		fault = "the run has stopped: " + cmp.Or(oneLine(run.Cause, 200), "too many died again") +
 			"\n  what died again: redrive runs show " + run.ID + "\n  to continue:     redrive runs resume " + run.ID
-	case run.State == redrive.Paused:
+	case run.State == redrive.Paused, run.Pausing():
 		fault += "\n  to continue: redrive runs resume " + run.ID
 	}
 	return &codedError{exitPartial, fault}
@@ -355,8 +363,8 @@ func (a *app) follow(ctx context.Context, m *api, id string) (*wire.Run, error) 
 		run, err := m.GetRun(ctx, id)
 		if err == nil {
 			show(run)
-			if run.State != redrive.Preparing && run.State != redrive.Running {
-				return last, nil // what is out of it may report in an hour, or never
+			if run.Pausing() || run.State != redrive.Preparing && run.State != redrive.Running {
+				return last, nil // what is out of it may report in an hour, or never; nor need anyone prepare it
 			}
 			_ = wait.For(ctx, every)
 			err = ctx.Err() // not its cause, which names a signal

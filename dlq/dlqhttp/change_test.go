@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/redrive-go/redrive/dlq/redrive"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/client"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
@@ -169,6 +171,37 @@ func TestIdempotencyKey_RunOutlivesTheServer(t *testing.T) {
 	runs, _, err := s.runner.Runs(t.Context(), redrive.RunFilter{}, dlq.Page{})
 	require.NoError(t, err)
 	require.Len(t, runs, 1)
+}
+
+// A key means the same run after the run was paused while it was prepared, and after one that was started paused was
+// resumed: both change the run's spec.
+func TestIdempotencyKey_RunPausedAndResumed(t *testing.T) {
+	for name, paused := range map[string]string{"paused": "", "resumed": `,"paused":true`} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t)
+			s.seed(t, 4)
+			header := []string{"Content-Type", "application/json", "Idempotency-Key", "night"}
+			body := `{"filter":{"topic":"orders"},"rate":5` + paused + `}`
+			first := s.ask(t, http.MethodPost, "/api/v1/runs", body, header...)
+			require.Equal(t, http.StatusAccepted, first.status, first.body)
+			id := first.at(t, "id").(string)
+			if paused != "" {
+				_, err := s.runner.ResumeRun(t.Context(), id, dlq.By{Actor: "eve"})
+				require.NoError(t, err)
+			} else {
+				run, err := s.runner.Run(t.Context(), id)
+				require.NoError(t, err)
+				run.Spec.Paused = true // as by a pause while it was prepared
+				run.Version++
+				require.NoError(t, s.letters.Store().(redrive.Store).ChangeRun(t.Context(), run, driver.AuditRecord{
+					At: time.Now(), Actor: "eve", Action: redrive.ActionPause, Run: id, Version: run.Version,
+				}))
+			}
+			again := s.restarted(t).ask(t, http.MethodPost, "/api/v1/runs", body, header...)
+			require.Equal(t, http.StatusAccepted, again.status, again.body)
+			require.Equal(t, id, again.at(t, "id"))
+		})
+	}
 }
 
 // The four routes of older services, word for word, under /api/v1/validation.

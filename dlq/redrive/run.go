@@ -292,11 +292,11 @@ func (r *Run) legal(action driver.Action) bool {
 	case ActionStop:
 		return r.State == Running || r.State == Preparing
 	case ActionPause:
-		return r.State == Running || r.State == Preparing && !r.Spec.Paused
+		return r.State == Running || r.State == Preparing && !r.Pausing()
 	case ActionComplete, ActionCanary:
 		return r.State == Running
 	case ActionResume:
-		return r.State == Paused || r.State == Stopped || r.State == Preparing && r.Spec.Paused
+		return r.State == Paused || r.State == Stopped || r.Pausing()
 	case ActionCancel:
 		return !r.State.Ended()
 	case ActionAdjust: // not while it waits for approval, so that the approved run is the reviewed one

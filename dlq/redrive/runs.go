@@ -36,13 +36,7 @@ func (rn *Runner) startRun(ctx context.Context, spec Spec, by dlq.By, approval b
 	if by.Actor == "" {
 		return nil, fmt.Errorf("dlq: run: %w: no actor: name the person who starts it", dlq.ErrInvalid)
 	}
-	if spec.ID == "" {
-		id, err := uuid.NewV7()
-		if err != nil {
-			return nil, fmt.Errorf("dlq: run: %w", err)
-		}
-		spec.ID = id.String()
-	}
+	spec.ID = cmp.Or(spec.ID, uuid.Must(uuid.NewV7()).String()) // crypto/rand never fails
 	at := rn.now(ctx).UTC().Truncate(time.Microsecond)
 	run := &Run{Run: wire.Run{
 		ID: spec.ID, Spec: spec, State: Preparing, Version: 1, CreatedAt: at, CreatedBy: by.Actor, Note: by.Note,

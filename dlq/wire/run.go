@@ -100,6 +100,9 @@ const (
 	Cancelled RunState = "cancelled"
 )
 
+// Pausing reports whether a run is paused as soon as its set is frozen.
+func (r *Run) Pausing() bool { return r.State == Preparing && r.Spec.Paused }
+
 // Ended reports whether nothing more will be redriven.
 func (s RunState) Ended() bool { return s == Completed || s == Cancelled }
 

@@ -260,6 +260,30 @@ func TestRuns_OfOneForm(t *testing.T) {
 	require.Contains(t, w.Body.String(), `href="/ops/runs/r"`)
 }
 
+// A run that was paused while it is prepared is shown as such, not as one that was prepared by whoever paused it.
+func TestRuns_PausedWhilePreparing(t *testing.T) {
+	s := newSite(t)
+	spec, err := redrive.Spec{ID: "night"}.Resolve()
+	require.NoError(t, err)
+	now := time.Now()
+	require.NoError(t, s.store.CreateRun(t.Context(), &redrive.Run{Run: wire.Run{
+		ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: now, CreatedBy: "ana", ChangedAt: now,
+		ChangedBy: "ana", ApprovalAbove: -1,
+	}}, driver.AuditRecord{At: now, Actor: "ana", Action: redrive.ActionStart, Run: spec.ID}))
+	page := s.get(access.Operator, "/runs/night").Body.String()
+	require.Contains(t, page, `value="pause"`)
+	require.NotContains(t, page, "then paused")
+	w := s.post(access.Operator, "/runs/night", url.Values{"do": {"pause"}, "note": {"lunch"}})
+	require.Equal(t, http.StatusSeeOther, w.Code, w.Body)
+	for _, path := range []string{"/runs/night", "/runs"} {
+		require.Contains(t, s.get(access.Operator, path).Body.String(), "then paused", path)
+	}
+	page = s.get(access.Operator, "/runs/night").Body.String()
+	require.Regexp(t, "<b>paused by [^<]+:</b> lunch", page)
+	require.Contains(t, page, `value="resume"`)
+	require.NotContains(t, page, `value="pause"`)
+}
+
 // A viewer sees no buttons, and the server refuses requests that a viewer forges.
 func TestPages_Roles(t *testing.T) {
 	s := newSite(t)

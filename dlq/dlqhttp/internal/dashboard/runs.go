@@ -267,18 +267,15 @@ func partsOf(c redrive.Counts) []part {
 
 // runActions are the actions that a run's state allows.
 func runActions(run *wire.Run) []string {
-	switch run.State {
-	case redrive.AwaitingApproval:
+	switch {
+	case run.State.Ended():
+		return nil
+	case run.State == redrive.AwaitingApproval:
 		return []string{"approve", "reject"}
-	case redrive.Running, redrive.Preparing:
-		if run.State == redrive.Preparing && run.Spec.Paused {
-			return []string{"resume", "cancel"}
-		}
-		return []string{"pause", "cancel"}
-	case redrive.Paused, redrive.Stopped:
+	case run.State == redrive.Paused, run.State == redrive.Stopped, run.Pausing():
 		return []string{"resume", "cancel"}
 	default:
-		return nil
+		return []string{"pause", "cancel"}
 	}
 }
 

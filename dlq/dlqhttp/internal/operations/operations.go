@@ -242,12 +242,10 @@ func (c *Config) StartedBefore(ctx context.Context, spec redrive.Spec) (run *red
 	if spec, err = c.Runner.CheckSpec(spec); err != nil {
 		return nil, false, err
 	}
-	wanted, err := json.Marshal(&spec)
-	if err != nil {
-		return nil, false, err
-	}
+	spec.Paused = run.Spec.Paused // it may have been paused or resumed since
+	wanted, wrong := json.Marshal(&spec)
 	stored, err := json.Marshal(&run.Spec) // an empty list was stored as none
-	return run, bytes.Equal(wanted, stored), err
+	return run, bytes.Equal(wanted, stored), errors.Join(wrong, err)
 }
 
 // Review is what a run that waits for approval would send, as the caller may see it.
