@@ -93,7 +93,7 @@ func TestRedrive_InterruptWhilePreparing(t *testing.T) {
 	require.ErrorIs(t, a.interrupted(ctx, m, "night"), context.Canceled)
 	require.Contains(t, faults.String(), "interrupted: run night was not running: redrive runs show night")
 
-	// Nobody prepares it, so nothing would ever change for someone who watches it.
+	// No process prepares it, so nothing would ever change for someone who watches it.
 	common := []string{"--store", store}
 	require.Equal(t, exitPartial, play1(t, append([]string{"runs", "watch", "night"}, common...), &out, &faults))
 	require.Contains(t, out.String(), "run night: preparing, then paused (interrupted)\n")
@@ -111,7 +111,7 @@ func TestRedrive_InterruptWhilePreparing(t *testing.T) {
 	require.Contains(t, out.String(), "run night: completed")
 }
 
-// prepared leaves a run whose set nobody has frozen yet.
+// prepared leaves a run whose set is not frozen yet.
 func prepared(t *testing.T, letters *dlq.Letters, id string) {
 	t.Helper()
 	spec, err := redrive.Spec{}.Resolve()
