@@ -150,19 +150,23 @@ const refusedFor = 10 * time.Minute
 
 var errRefused = &amqp.Error{Code: amqp.AccessRefused, Reason: "a look at the queue was refused a moment ago"}
 
-// look returns and records the arguments of an existing queue, as far as they can be seen.
+// look returns and records the arguments of an existing queue, as far as they can be seen: those of the last look if
+// this one is refused, and nil if all were.
 func (d *design) look(ctx context.Context, on *declarer, q Queue) (amqp.Table, error) {
-	if known, ok := d.declared.Load(q.Name); ok { // each that differs costs a channel, and lines in RabbitMQ's log
-		q.Args = known.(amqp.Table)
+	known, _ := d.declared.Load(q.Name)
+	seen, _ := known.(amqp.Table)
+	if seen != nil { // each that differs costs a channel, and lines in RabbitMQ's log
+		q.Args = seen
 	}
 	if last, ok := d.refused.Load(q.Name); ok && time.Since(last.(time.Time)) < refusedFor {
-		return q.Args, errRefused
+		return seen, errRefused
 	}
 	args, err := on.readArguments(ctx, q)
-	d.declared.Store(q.Name, args)
 	if isRefused(err) {
 		d.refused.Store(q.Name, time.Now())
+		return seen, err
 	}
+	d.declared.Store(q.Name, args)
 	return args, err
 }
 
@@ -324,15 +328,14 @@ func (p *Plan) sibling(ctx context.Context, d *declarer, missing *Plan, consumer
 		if q.Name == "" || q.consumer != consumer || absent {
 			continue
 		}
-		err := d.do(ctx, q.exists)
-		if isNotFound(err) {
-			continue
-		}
 		var args amqp.Table
+		err := d.do(ctx, q.exists)
 		if err == nil {
 			args, err = d.readArguments(ctx, Queue{Name: q.Name, Args: amqp.Table{"x-queue-type": quorum}})
 		}
 		switch {
+		case isNotFound(err):
+			continue
 		case isRefused(err):
 			return nil, nil // a user who may not declare it cannot see its arguments
 		case err != nil:

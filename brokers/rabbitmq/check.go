@@ -166,21 +166,25 @@ func (b *Broker) missingBindings(ctx context.Context, p Plan) ([]Finding, error)
 }
 
 // harms returns what is harmful about the arguments of an existing queue, nil if they cannot be seen, and about a
-// policy on it. The policy is compared with the planned queue q, if that has arguments.
+// policy on it. Both are compared with those of the planned queue q, if it has any.
 func harms(q Queue, args amqp.Table, policy queuePolicy) (list []error) {
 	full := policy.over(args)
-	if args == nil { // they may dead-letter
+	if args == nil && q.Args == nil { // they may dead-letter
 		full["x-dead-letter-exchange"] = cmp.Or(full["x-dead-letter-exchange"], any(unseen))
 	}
 	for _, key := range slices.Sorted(maps.Keys(full)) {
 		of, by, remedy := Queue{}, "it was declared with "+key, "delete it when it is empty, and declare it without"
-		if own, has := args[key]; !has || own != full[key] {
+		value, planned := fmt.Sprint(full[key]), fmt.Sprint(cmp.Or(q.Args[key], any("none"))) // a list is not comparable
+		switch own, has := args[key]; {
+		case has && fmt.Sprint(own) == planned && planned == value:
+			continue
+		case !has || fmt.Sprint(own) != value:
 			of, by = q, fmt.Sprintf("policy %q sets %s", policy.Name, strings.TrimPrefix(key, "x-"))
 			remedy = "change the policy's pattern, or give these queues one with a higher priority"
 		}
 		if harmful(of, key, full) {
-			list = append(list, fmt.Errorf("queue %q: %s=%v, which can lose messages, or send them elsewhere or too early; "+
-				"want %v: %s", q.Name, by, full[key], cmp.Or(q.Args[key], any("none")), remedy))
+			list = append(list, fmt.Errorf("queue %q: %s=%s, which can lose messages, or send them elsewhere or too early; "+
+				"want %s: %s", q.Name, by, value, planned, remedy))
 		}
 	}
 	return list
@@ -217,6 +221,7 @@ type management struct {
 
 	seen    sync.Map     // the last answers of lastPolicy, by queue
 	silent  atomic.Int64 // when it last had none, in nanoseconds since 1970
+	why     atomic.Value // it had none then, an error
 	warning sync.Once
 }
 
@@ -284,7 +289,7 @@ const policyTimeout = 3 * time.Second
 // seen before: consumers work without the API. After a failure it makes no request for a while, because a consumer may
 // have twenty queues.
 func (m *management) lastPolicy(ctx context.Context, queue string) (policy queuePolicy, err error) {
-	err = errors.New("rabbitmq: the management API did not answer a moment ago")
+	err, _ = m.why.Load().(error)
 	if time.Since(time.Unix(0, m.silent.Load())) > checkEvery/2 {
 		asking, cancel := context.WithTimeout(ctx, policyTimeout)
 		defer cancel()
@@ -301,6 +306,7 @@ func (m *management) lastPolicy(ctx context.Context, queue string) (policy queue
 		}
 		err = fmt.Errorf("rabbitmq: look at the policies of queue %q: %w", queue, err)
 		if ctx.Err() == nil {
+			m.why.Store(err)
 			m.silent.Store(time.Now().UnixNano())
 			m.warning.Do(func() {
 				m.logger.Warn("rabbitmq: consumers start without knowing the delivery limits and times to live that policies set",

@@ -262,10 +262,8 @@ func impossible(args amqp.Table, argument string) amqp.Table {
 // from an object that another process has created meanwhile.
 func rehearsed(err error, argument string) error {
 	refusal, ok := errors.AsType[*amqp.Error](err)
-	if ok && refusal.Code == amqp.PreconditionFailed && strings.Contains(refusal.Reason, "'"+argument+"'") {
-		return nil
-	}
-	if _, exists := errors.AsType[*ArgumentError](err); exists {
+	planned := ok && refusal.Code == amqp.PreconditionFailed && strings.Contains(refusal.Reason, "'"+argument+"'")
+	if _, exists := errors.AsType[*ArgumentError](err); exists || planned {
 		return nil
 	}
 	return err

@@ -45,3 +45,18 @@ func TestWithPolicies_KeepsThoseSeenBefore(t *testing.T) {
 		})
 	}
 }
+
+// The management API is not asked again for a while after a failure. A check in that time used to say only this, and not
+// why it had failed and what to do.
+func TestLastPolicy_RepeatsTheCause(t *testing.T) {
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusUnauthorized)
+	}))
+	defer api.Close()
+	m, err := newManagement(api.URL, &brokers.Config{URL: "amqp://localhost/", Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	for range 2 {
+		_, err = m.lastPolicy(t.Context(), "orders")
+		require.ErrorContains(t, err, "give the user the tag management")
+	}
+}

@@ -25,7 +25,8 @@ func (t *transport) post(ctx context.Context, s *sender, batch []outgoing) []err
 	if !t.design.declares() {
 		return faults
 	}
-	var todo []int
+	var todo []int // the indexes in batch of what is repeated
+	var repeated []outgoing
 	var missing Plan
 	exists := map[string]bool{}
 	for i, err := range faults {
@@ -36,7 +37,7 @@ func (t *transport) post(ctx context.Context, s *sender, batch []outgoing) []err
 		}
 		if p := t.missingAt(&batch[i], unroutable.exchangeMissing); !p.empty() {
 			missing.merge(p)
-			todo = append(todo, i)
+			todo, repeated = append(todo, i), append(repeated, batch[i])
 		}
 	}
 	if len(todo) == 0 {
@@ -49,10 +50,6 @@ func (t *transport) post(ctx context.Context, s *sender, batch []outgoing) []err
 		return faults
 	}
 	t.asPlanned(missing)
-	repeated := make([]outgoing, len(todo))
-	for i, index := range todo {
-		repeated[i] = batch[index]
-	}
 	for i, err := range s.sendEach(ctx, repeated) {
 		faults[todo[i]] = err
 	}

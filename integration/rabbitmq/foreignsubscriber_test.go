@@ -14,6 +14,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	wamqp "github.com/redrive-go/redrive/brokers/watermill/amqp"
+	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
@@ -117,4 +118,30 @@ func TestWatermillSubscriber_WithATolerantMarshaler(t *testing.T) {
 	await.Count(t, 2, func() int { return int(f.runs.Load()) }, "runs: the one that fails, and its retry")
 	require.Zero(t, f.critical.Load())
 	require.Zero(t, f.errors.Load())
+}
+
+// On RabbitMQ an adapter names its consumers by their groups and the native driver by their queues, so no member of the
+// adapter's group would read the retry of a native one. It used to be stored, and to wait forever.
+func TestWatermillAdapter_AsTheReschedulerOfANativeConsumer(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	native := openBroker(t, url, group("billing"))
+	delays, err := brokers.Open(t.Context(), "mem://")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, delays.Close()) })
+	adapter, err := wamqp.New(t.Context(), wamqp.Config{
+		Broker: brokers.Config{URL: "watermill+" + url, Group: "billing"}, Delays: delays,
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, adapter.Close()) })
+	messages, err := native.Subscriber().Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	require.NoError(t, native.Publisher().Publish("orders", newMessage("x")))
+	m := <-messages
+	origin, ok := envelope.OriginFrom(m.Context())
+	require.True(t, ok)
+	err = adapter.Reschedule(m.Context(), *origin, m.Copy(), time.Second)
+	require.ErrorIs(t, err, brokers.ErrUnroutable)
+	require.ErrorContains(t, err, "does not read what is rescheduled here")
+	m.Ack()
 }

@@ -2,6 +2,7 @@ package rabbitmq_test
 
 import (
 	"errors"
+	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -562,5 +563,38 @@ func TestTopology_CheckNamesAllArgumentsThatLoseMessages(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A queue dead-letters what a policy lets expire, but the user may not see its arguments: the check said that messages
+// are lost.
+func TestTopology_APolicyOnAQueueWithUnseenArguments(t *testing.T) {
+	t.Parallel()
+	rabbit := services.SharedRabbitMQ(t)
+	address := rabbit.VHost(t)
+	p := dialPlain(t, address)
+	for queue, args := range map[string]amqp.Table{
+		"orders": without(retryArgs(0), "x-message-ttl"), "orders_dlq": {"x-dead-letter-exchange": "archive"},
+	} {
+		_, err := p.ch.QueueDeclare(queue, true, false, false, false, args)
+		require.NoError(t, err)
+	}
+	management, vhost := rabbit.Management(), vhostOf(t, address)
+	require.NoError(t, management.SetPolicy(t.Context(), vhost, "short", "^orders", map[string]any{"message-ttl": 3_600_000}))
+	user := restricted(t, rabbit, address, map[string]string{"configure": "^$"})
+	require.NoError(t, management.Do(t.Context(), http.MethodPut,
+		map[string]string{"password": "secret", "tags": "management"}, nil, "users", vhost+"-user"))
+	b := openBroker(t, user, params("declare", "none", "management", management.Address()))
+	for _, queue := range []string{"orders", "orders_dlq"} {
+		await.True(t, func() bool {
+			var shown struct{ Policy string }
+			require.NoError(t, management.Do(t.Context(), http.MethodGet, nil, &shown, "queues", vhost, queue))
+			return shown.Policy == "short"
+		})
+	}
+	for range 2 {
+		findings, err := b.Check(t.Context(), rabbitmq.Plan{Adopted: []string{"orders", "orders_dlq"}})
+		require.NoError(t, err)
+		require.Empty(t, findings)
 	}
 }

@@ -199,6 +199,48 @@ func anotherSubscriber(t *testing.T, reads, reschedules string) {
 	})
 }
 
+// A decorator may build a message without the context of the one that it got, as Copy does. Its broker reads what it
+// delivers again, but refused the retry as that of another subscriber, forever.
+func TestComposition_ADecoratorLosesTheContext(t *testing.T) {
+	compose(t, func(c *composed) func() {
+		c.router.AddPlugin(c.pipeline.Plugin)
+		c.router.AddMiddleware(c.pipeline.Middleware)
+		var attempts []int
+		c.router.AddConsumerHandler("handler", "orders", forgetful{c.broker.Subscriber()}, func(m *message.Message) error {
+			attempt, _ := middleware.AttemptFrom(m.Context())
+			attempts = append(attempts, attempt.Number)
+			return errAlways
+		})
+		require.NoError(c, c.broker.Publisher().Publish("orders", message.NewMessage("1", nil)))
+		return func() { require.Equal(c, []int{1, 2, 3}, attempts) }
+	})
+}
+
+// forgetful is a decorator that loses the contexts of messages.
+type forgetful struct{ message.Subscriber }
+
+func (f forgetful) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	in, err := f.Subscriber.Subscribe(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan *message.Message)
+	go func() {
+		defer close(out)
+		for m := range in {
+			changed := m.Copy()
+			out <- changed
+			select {
+			case <-changed.Acked():
+				m.Ack()
+			case <-changed.Nacked():
+				m.Nack()
+			}
+		}
+	}()
+	return out, nil
+}
+
 // A forwarder publishes the messages of an outbox, and each is retried where it is consumed.
 func TestComponents_Forwarder(t *testing.T) {
 	compose(t, func(c *composed) func() {

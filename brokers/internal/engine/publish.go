@@ -161,9 +161,6 @@ func (b *Broker) fits(o *driver.Outgoing) error {
 
 // joined combines several errors, listing equal causes once: 500 messages that fail for one reason yield one sentence.
 func joined(faults []error) error {
-	if faults == nil {
-		return nil
-	}
 	var different []error
 	more, seen := 0, map[string]bool{}
 	for _, err := range faults {
@@ -314,9 +311,12 @@ func (b *Broker) prepareReturn(ctx context.Context, o *driver.Outgoing, origin *
 func (b *Broker) checkSubscriber(ctx context.Context, origin *envelope.Origin, h *delivery) error {
 	from, foreign := origin.Broker, false
 	if h != nil && h.Origin.Broker == from { // Watermill's adapters take the retries of native members of the same group
-		foreign = h.sub.b.traits.Name != b.traits.Name && !strings.HasPrefix(b.caps.Scheme, "watermill+"+from)
+		sameGroup := !h.sub.b.traits.ConsumerIsQueue && strings.HasPrefix(b.caps.Scheme, "watermill+"+from)
+		foreign = h.sub.b.traits.Name != b.traits.Name && !sameGroup
 	} else if _, ours := envelope.OriginFrom(ctx); !ours && origin.Consumer == "" && !b.traits.ConsumerIsQueue {
 		from, foreign = message.SubscriberNameFromCtx(ctx), message.SubscribeTopicFromCtx(ctx) == origin.Topic
+		// A decorator of a subscriber of b may have lost the origin.
+		foreign = foreign && !b.readers.has(b.namesFor(origin.Topic, b.cfg.Group).Queue)
 	}
 	if !foreign || envelope.ExistingOnly(ctx) {
 		return nil

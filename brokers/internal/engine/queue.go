@@ -34,15 +34,9 @@ func (b *Broker) queue(topic string, cfg *brokers.SubscriberConfig) (driver.Queu
 		return q, errors.New("the topic has no name")
 	}
 	if !b.caps.Patterns {
-		for _, p := range append([]string{topic}, cfg.Patterns...) {
-			if brokers.IsPattern(p) {
-				return q, fmt.Errorf("%w: %q is a pattern, which this broker does not support as configured: open it with "+
-					"naming=service-bus, or subscribe to each topic by its name", brokers.ErrUnsupported, p)
-			}
-		}
-		if len(cfg.Patterns) > 0 {
-			return q, fmt.Errorf("%w: WithPatterns: this broker has no patterns as configured: open it with "+
-				"naming=service-bus, or subscribe to each topic by its name", brokers.ErrUnsupported)
+		if len(cfg.Patterns) > 0 || brokers.IsPattern(topic) {
+			return q, fmt.Errorf("%w: %q is a pattern or has some (WithPatterns), which this broker does not support as "+
+				"configured: open it with naming=service-bus, or subscribe to each topic by its name", brokers.ErrUnsupported, topic)
 		}
 		return q, nil
 	}
@@ -120,6 +114,13 @@ func (r *readers) join(next driver.Queue) (leave func(), err error) {
 			delete(r.queues, name)
 		}
 	}), nil
+}
+
+// has reports whether a subscription of this process reads the queue.
+func (r *readers) has(queue string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.queues[queue] != nil
 }
 
 // shares returns why next cannot also read the queue.

@@ -106,7 +106,7 @@ func (m *memory) settle(name string) {
 func (m *memory) hasSettled(name string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_, ok := m.settled.get(m.digest(name))
+	_, ok := m.settled.known[m.digest(name)]
 	return ok
 }
 
@@ -116,7 +116,7 @@ func (m *memory) nack(name string, pause func(times int) time.Duration) time.Dur
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	key := m.digest(name)
-	n, _ := m.nacked.get(key)
+	n := m.nacked.known[key]
 	n.times++
 	d := pause(n.times)
 	n.until = time.Now().Add(d)
@@ -128,7 +128,7 @@ func (m *memory) nack(name string, pause func(times int) time.Duration) time.Dur
 func (m *memory) pausing(name string) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	n, _ := m.nacked.get(m.digest(name))
+	n := m.nacked.known[m.digest(name)]
 	return time.Until(n.until)
 }
 
@@ -142,7 +142,7 @@ func (m *memory) survive(h *delivery) {
 	key := m.digest(name)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	n, _ := m.lived.get(key)
+	n := m.lived.known[key]
 	m.lived.put(key, n+1)
 	if h.answered == nil {
 		h.answered = make(chan struct{})
@@ -161,7 +161,7 @@ func (m *memory) survivedWith(h *delivery) int {
 	if h.session.beginner == nil || m.losses == 0 {
 		return m.losses
 	}
-	n, _ := m.lived.get(m.digest(h.content())) // unnamed content has no record
+	n := m.lived.known[m.digest(h.content())] // unnamed content has no record
 	return n
 }
 
@@ -258,11 +258,6 @@ type recent[V any] struct {
 	known map[digest]V
 	order []digest // a ring
 	next  int
-}
-
-func (r *recent[V]) get(key digest) (V, bool) {
-	v, ok := r.known[key]
-	return v, ok
 }
 
 func (r *recent[V]) put(key digest, v V) {
