@@ -46,8 +46,8 @@ func TestWithPolicies_KeepsThoseSeenBefore(t *testing.T) {
 	}
 }
 
-// The management API is not asked again for a while after a failure. A check in that time used to say only this, and not
-// why it had failed and what to do.
+// The management API is not asked again for a while after a failure. A check in that time used to say only this, and
+// not why it had failed and what to do.
 func TestLastPolicy_RepeatsTheCause(t *testing.T) {
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
