@@ -35,8 +35,8 @@ func (b *Broker) queue(topic string, cfg *brokers.SubscriberConfig) (driver.Queu
 	}
 	if !b.caps.Patterns {
 		if len(cfg.Patterns) > 0 || brokers.IsPattern(topic) {
-			return q, fmt.Errorf("%w: %q is a pattern or has some (WithPatterns), which this broker does not support: open it "+
-				"with naming=service-bus, or subscribe to each topic by its name", brokers.ErrUnsupported, topic)
+			return q, fmt.Errorf("%w: %q is a pattern or has some (WithPatterns), which this broker does not support: open "+
+				"it with naming=service-bus, or subscribe to each topic by its name", brokers.ErrUnsupported, topic)
 		}
 		return q, nil
 	}
