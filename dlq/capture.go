@@ -90,7 +90,8 @@ func (o *options) capture(d *envelope.DeadLetter) *Entry {
 		ChangedAt:      at,
 		Size:           int64(len(d.Message.Payload)),
 	}
-	if first := stamp(d.FirstFailure); !d.FirstFailure.IsZero() && first.Before(at) { // by the clock of another machine it may be later
+	// by the clock of another machine it may be later
+	if first := stamp(d.FirstFailure); !d.FirstFailure.IsZero() && first.Before(at) {
 		e.FirstFailureAt = first
 	}
 	e.Body = &Body{

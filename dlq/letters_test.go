@@ -203,8 +203,8 @@ type clockedStore struct {
 func (s clockedStore) Now(context.Context) time.Time { return time.Now().Add(s.ahead) }
 func (s clockedStore) Unwrap() dlq.Store             { return s.Store }
 
-// A death is recorded by the store's clock, and so is the first failure before it, however far the process's is off. One
-// without a first failure has not failed before: it got the time of a process that is behind.
+// A death is recorded by the store's clock, and so is the first failure before it, however far the process's is off.
+// One without a first failure has not failed before: it got the time of a process that is behind.
 func TestLetters_FirstFailureByTheStoresClock(t *testing.T) {
 	for name, tt := range map[string]struct{ ahead, failing time.Duration }{
 		"ahead": {-time.Hour, time.Minute}, "behind": {time.Hour, time.Minute}, "right": {0, time.Minute},

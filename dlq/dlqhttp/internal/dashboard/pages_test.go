@@ -260,7 +260,7 @@ func TestRuns_OfOneForm(t *testing.T) {
 	require.Contains(t, w.Body.String(), `href="/ops/runs/r"`)
 }
 
-// A run that was paused while it is prepared is shown as such, not as one that was prepared by the person who paused it.
+// A run that was paused while it is prepared is shown as such, not as one that the person who paused it prepares.
 func TestRuns_PausedWhilePreparing(t *testing.T) {
 	s := newSite(t)
 	spec, err := redrive.Spec{ID: "night"}.Resolve()
