@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -149,19 +150,19 @@ func TestRedrive_StartIsAmbiguous(t *testing.T) {
 		require.NoError(t, err)
 		return h
 	}
-	interrupt := func() {}
-	starts := 0
+	var interrupt atomic.Value // context.CancelFunc
+	var starts atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasSuffix(r.URL.Path, "/runs") && !strings.HasSuffix(r.URL.Path, "/resume") ||
 			r.Method != http.MethodPost {
 			api().ServeHTTP(w, r)
 			return
 		}
-		starts++
+		nth, interrupt := starts.Add(1), interrupt.Load().(context.CancelFunc) // the next part of the test changes them
 		answer := httptest.NewRecorder()
 		api().ServeHTTP(answer, r)
 		interrupt()
-		if starts == 1 {
+		if nth == 1 {
 			panic(http.ErrAbortHandler) // the answer is lost
 		}
 		maps.Copy(w.Header(), answer.Header())
@@ -179,7 +180,7 @@ func TestRedrive_StartIsAmbiguous(t *testing.T) {
 		return do(ctx, append([]string{"dlq", "redrive", "--handler", "pay", "--yes"}, more...)...)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	interrupt = cancel
+	interrupt.Store(cancel)
 	code, text := start(ctx, "--id", "night")
 	require.Equal(t, exitInterrupted, code, text)
 	run, err := runner.Run(t.Context(), "night")
@@ -190,7 +191,8 @@ func TestRedrive_StartIsAmbiguous(t *testing.T) {
 	_, err = runner.PauseRun(t.Context(), "night", dlq.By{Actor: "ana"})
 	require.NoError(t, err)
 	ctx, cancel = context.WithCancel(t.Context())
-	interrupt, starts = cancel, 0
+	interrupt.Store(cancel)
+	starts.Store(0)
 	code, text = do(ctx, "runs", "resume", "night")
 	require.Equal(t, exitInterrupted, code, text)
 	require.Contains(t, text, "interrupted: run night is paused")
@@ -198,12 +200,13 @@ func TestRedrive_StartIsAmbiguous(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, run.Pausing())
 
-	interrupt, starts = func() {}, 0
+	interrupt.Store(context.CancelFunc(func() {}))
+	starts.Store(0)
 	code, text = start(t.Context(), "--detach")
 	require.Equal(t, exitOK, code, text)
-	require.Equal(t, 2, starts)
+	require.EqualValues(t, 2, starts.Load())
 	require.Contains(t, text, "is left to redrive serve")
-	starts = 1
+	starts.Store(1) // the first answer arrives
 	code, text = start(t.Context(), "--detach", "--id", "night")
 	require.NotEqual(t, exitOK, code, "an id that is given is refused if it is taken")
 	require.Contains(t, text, "night")
