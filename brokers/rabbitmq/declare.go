@@ -78,9 +78,12 @@ func explain(err error) error {
 			return refusal.Reason[from:to]
 		}
 	}
+	haveType := group(6)
+	if haveType == "none" {
+		haveType = ""
+	}
 	return &ArgumentError{
-		Argument: group(1), Kind: group(2), Name: group(3), Want: group(4), Have: group(5),
-		haveType: strings.TrimPrefix(group(6), "none"),
+		Argument: group(1), Kind: group(2), Name: group(3), Want: group(4), Have: group(5), haveType: haveType,
 	}
 }
 

@@ -26,21 +26,28 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
+// interruptible seeds a store and the queue of its dead letters, and opens the store.
+func interruptible(t *testing.T) (store, queue string, letters *dlq.Letters) {
+	t.Helper()
+	hermetic(t)
+	dir := t.TempDir()
+	store, queue = filepath.Join(dir, "dead.db"), filepath.Join(dir, "queue.db")
+	seed(t, store)
+	seedQueue(t, queue)
+	letters, err := dlq.Open(t.Context(), store, dlq.WithoutSpool())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, letters.Close()) })
+	return store, queue, letters
+}
+
 // Ctrl-C in the middle of a run pauses it and prints how to continue; that continues with the rest, and sends nothing
 // twice.
 func TestRedrive_InterruptAndResume(t *testing.T) {
-	hermetic(t)
-	dir := t.TempDir()
-	store, queue := filepath.Join(dir, "dead.db"), filepath.Join(dir, "queue.db")
-	seed(t, store)
-	seedQueue(t, queue)
+	store, queue, letters := interruptible(t)
 	common := []string{"--store", store, "--broker", "sqlite:" + queue}
 	_, stderr, stop := start(t, append([]string{
 		"dlq", "redrive", "--handler", "pay", "--rate", "0.02", "--yes", "--id", "slow", "--close-on-publish",
 	}, common...)...)
-	letters, err := dlq.Open(t.Context(), store, dlq.WithoutSpool())
-	require.NoError(t, err)
-	defer func() { require.NoError(t, letters.Close()) }()
 	manager := letters.Manager(nil)
 	runner, err := redrive.NewRunner(letters.Manager(nil), redrive.Config{})
 	require.NoError(t, err)
@@ -70,14 +77,7 @@ func TestRedrive_InterruptAndResume(t *testing.T) {
 
 // Ctrl-C while a run is prepared: it was said to be paused, but a server would have prepared it to its end and sent it.
 func TestRedrive_InterruptWhilePreparing(t *testing.T) {
-	hermetic(t)
-	dir := t.TempDir()
-	store, queue := filepath.Join(dir, "dead.db"), filepath.Join(dir, "queue.db")
-	seed(t, store)
-	seedQueue(t, queue)
-	letters, err := dlq.Open(t.Context(), store, dlq.WithoutSpool())
-	require.NoError(t, err)
-	defer func() { require.NoError(t, letters.Close()) }()
+	store, queue, letters := interruptible(t)
 	prepared(t, letters, "night")
 
 	var out, faults bytes.Buffer
@@ -128,14 +128,7 @@ func prepared(t *testing.T, letters *dlq.Letters, id string) {
 // Ctrl-C while a run is started whose id is taken: the run of that id, which someone else has started, was paused. And
 // a run whose answer was lost is found again by the id that the command gave it; it was refused as the second of it.
 func TestRedrive_StartIsAmbiguous(t *testing.T) {
-	hermetic(t)
-	dir := t.TempDir()
-	store, queue := filepath.Join(dir, "dead.db"), filepath.Join(dir, "queue.db")
-	seed(t, store)
-	seedQueue(t, queue)
-	letters, err := dlq.Open(t.Context(), store, dlq.WithoutSpool())
-	require.NoError(t, err)
-	defer func() { require.NoError(t, letters.Close()) }()
+	_, _, letters := interruptible(t)
 	prepared(t, letters, "night")
 	runner, err := redrive.NewRunner(letters.Manager(nil), redrive.Config{})
 	require.NoError(t, err)
@@ -214,15 +207,8 @@ func TestRedrive_StartIsAmbiguous(t *testing.T) {
 
 // Ctrl-C between ids: the current hour is finished, and the first of the rest is named.
 func TestRedrive_InterruptIDs(t *testing.T) {
-	hermetic(t)
-	dir := t.TempDir()
-	store, queue := filepath.Join(dir, "dead.db"), filepath.Join(dir, "queue.db")
-	seed(t, store)
-	seedQueue(t, queue)
+	store, queue, letters := interruptible(t)
 	_, stderr, stop := start(t, "dlq", "redrive", "1-5", "--rate", "0.001", "--store", store, "--broker", "sqlite:"+queue)
-	letters, err := dlq.Open(t.Context(), store, dlq.WithoutSpool())
-	require.NoError(t, err)
-	defer func() { require.NoError(t, letters.Close()) }()
 	require.Eventually(t, func() bool {
 		e, err := letters.Store().Get(t.Context(), 1)
 		return err == nil && e.Status == dlq.Retrying && e.Version == 3
@@ -260,18 +246,11 @@ func TestRuns_WatchEndsWithTheNextCommand(t *testing.T) {
 // A message that is out of an interrupted run may have no consumer that reports, and no process counts its outcome
 // until the run is resumed: watching the run waited for that without an end. The same holds for one that was cancelled.
 func TestRuns_WatchEndsWhileMessagesAreOut(t *testing.T) {
-	hermetic(t)
-	dir := t.TempDir()
-	store, queue := filepath.Join(dir, "dead.db"), filepath.Join(dir, "queue.db")
-	seed(t, store)
-	seedQueue(t, queue)
+	store, queue, letters := interruptible(t)
 	common := []string{"--store", store, "--broker", "sqlite:" + queue}
 	_, stderr, stop := start(t, append([]string{
 		"dlq", "redrive", "--handler", "pay", "--rate", "0.02", "--yes", "--id", "slow",
 	}, common...)...)
-	letters, err := dlq.Open(t.Context(), store, dlq.WithoutSpool())
-	require.NoError(t, err)
-	defer func() { require.NoError(t, letters.Close()) }()
 	runner, err := redrive.NewRunner(letters.Manager(nil), redrive.Config{})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
