@@ -37,7 +37,7 @@ test: ## run the tests of the library; needs only Go (minutes at first, then sec
 
 .PHONY: race
 race: ## run them shuffled under the race detector, COUNT times; needs a C compiler
-	$(GOTEST) -vet=off $(RACE) -shuffle=on $(QUICK) -timeout 30m -count=$(COUNT) ./dlq/redrive ./dlq/dlqhttp ./cmd/redrive ./...
+	$(GOTEST) -vet=off $(RACE) -shuffle=on $(QUICK) -p 3 -timeout 30m -count=$(COUNT) ./dlq/redrive ./dlq/dlqhttp ./cmd/redrive ./...
 
 .PHONY: plain
 plain: ## run the few tests that the race detector skips: allocations, stack frames, and a race of watermill-amqp's own

@@ -46,7 +46,7 @@ func TestWatcher_PollsOnceForAllQueues(t *testing.T) {
 		wait := startWatcher(t, func(low, high int64) (map[int64]time.Duration, error) {
 			require.Equal(t, []int64{1, 1000}, []int64{low, high})
 			looks++
-			return map[int64]time.Duration{7: time.Hour}, nil
+			return map[int64]time.Duration{7: time.Minute}, nil
 		})
 		var seventh <-chan struct{}
 		for queue := range int64(1000) {
@@ -57,7 +57,7 @@ func TestWatcher_PollsOnceForAllQueues(t *testing.T) {
 		time.Sleep(10 * time.Second) // virtual
 		synctest.Wait()
 		require.InDelta(t, 105, looks, 5)
-		time.Sleep(time.Hour) // virtual
+		time.Sleep(time.Minute) // virtual
 		synctest.Wait()
 		<-seventh
 	})
