@@ -1,4 +1,5 @@
 -- +goose Up
+-- +goose StatementBegin
 -- One row per topic and consumer group. consumer_group is '' while no group has subscribed to the topic: the first group
 -- takes that row over, and with it the messages published before. "first" is 1 on one row per topic and NULL on the
 -- others, so that two processes cannot both make the first row.
@@ -47,7 +48,6 @@ CREATE INDEX IF NOT EXISTS redrive_queue_leases_until ON redrive_queue_leases (q
 -- redrive_queue_claim leases up to n rows that are due, and not before low in the index, in the order of delivery. Claims
 -- of a queue come one after the other; each statement in here sees what the claims before have committed. It needs READ
 -- COMMITTED. A claim from the beginning also ends leases that have run out: their rows come back with a crash counted.
--- +goose StatementBegin
 CREATE OR REPLACE FUNCTION redrive_queue_claim(queue BIGINT, claimer BIGINT, low BIGINT, span BIGINT, n INTEGER)
 RETURNS TABLE (row_id BIGINT, row_at BIGINT, row_delay BIGINT, row_published BIGINT, row_deliveries INTEGER, row_crashes INTEGER,
     row_uuid TEXT, row_headers TEXT, row_payload BYTEA, row_batch BIGINT)
@@ -106,7 +106,9 @@ $$;
 -- +goose StatementEnd
 
 -- +goose Down
+-- +goose StatementBegin
 DROP FUNCTION redrive_queue_claim;
 DROP TABLE redrive_queue_leases;
 DROP TABLE redrive_queue_messages;
 DROP TABLE redrive_queues;
+-- +goose StatementEnd

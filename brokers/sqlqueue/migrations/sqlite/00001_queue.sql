@@ -1,4 +1,5 @@
 -- +goose Up
+-- +goose StatementBegin
 -- One row per topic and consumer group. consumer_group is '' while no group has subscribed to the topic: the first group
 -- takes that row over, and with it the messages published before. "first" is 1 on one row per topic and NULL on the
 -- others, so that two processes cannot both make the first row.
@@ -30,7 +31,10 @@ CREATE TABLE IF NOT EXISTS redrive_queue_messages (
 -- The only index a claim reads: due rows of a queue stand at its beginning in the order of delivery, and rows that wait
 -- or are leased stand behind them, however many there are.
 CREATE INDEX IF NOT EXISTS redrive_queue_messages_visible ON redrive_queue_messages (queue_id, visible_at, id);
+-- +goose StatementEnd
 
 -- +goose Down
+-- +goose StatementBegin
 DROP TABLE redrive_queue_messages;
 DROP TABLE redrive_queues;
+-- +goose StatementEnd

@@ -1,5 +1,5 @@
 -- +goose Up
-
+-- +goose StatementBegin
 -- What is filtered, sorted and changed: one row for each dead letter. The message is in dlq_bodies, so that this table stays
 -- narrow. Ids are never reused, because redriven messages carry them.
 CREATE TABLE dlq_entries (
@@ -150,13 +150,11 @@ CREATE TABLE dlq_audit (
 CREATE INDEX idx_dlq_audit_entry_id ON dlq_audit (entry_id, at, id);
 CREATE INDEX idx_dlq_audit_at       ON dlq_audit (at, id);
 CREATE INDEX idx_dlq_audit_run_id   ON dlq_audit (run_id, at, id) WHERE run_id IS NOT NULL;
--- +goose StatementBegin
 CREATE FUNCTION dlq_audit_is_append_only() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'dlq_audit is append-only';
 END
 $$;
--- +goose StatementEnd
 CREATE TRIGGER dlq_audit_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON dlq_audit
     FOR EACH STATEMENT EXECUTE FUNCTION dlq_audit_is_append_only();
 
@@ -315,7 +313,6 @@ CREATE TABLE dlq_mutes (
 
 -- Many letters, in the order of their keys. An array has an element for each letter, or none if the column is NULL in all of them.
 -- Letters whose key exists are skipped. The result has an id for each letter, NULL for a skipped one.
--- +goose StatementBegin
 CREATE FUNCTION dlq_put_letters(
     v_dedup_key BYTEA[], v_event_id TEXT[], v_event_type TEXT[], v_source_table TEXT[], v_source_id TEXT[], v_correlation_id TEXT[],
     v_broker TEXT[], v_topic TEXT[], v_consumer TEXT[], v_handler TEXT[], v_exchange TEXT[], v_routing_key BYTEA[], v_message_key BYTEA[],
@@ -405,10 +402,8 @@ BEGIN
     RETURN ids;
 END
 $$;
--- +goose StatementEnd
 
 -- One letter, with half the work. The result is its id, or NULL when its key exists.
--- +goose StatementBegin
 CREATE FUNCTION dlq_put_letter(
     v_dedup_key BYTEA, v_event_id TEXT, v_event_type TEXT, v_source_table TEXT, v_source_id TEXT, v_correlation_id TEXT,
     v_broker TEXT, v_topic TEXT, v_consumer TEXT, v_handler TEXT, v_exchange TEXT, v_routing_key BYTEA, v_message_key BYTEA,
@@ -449,7 +444,6 @@ BEGIN
     RETURN v_id;
 END
 $$;
--- +goose StatementEnd
 
 -- The statements of programs and people that used their own table dlq_events work on the view: UPDATE resolves, discards, restores
 -- and edits, DELETE purges. The store itself writes the tables. The functions run with the rights of their owner, so that GRANT UPDATE,
@@ -457,7 +451,6 @@ $$;
 -- changed in the meantime is skipped, and is not in the count of rows.
 
 -- Records the change of the statistics in dlq_uncounted, as other transactions of the application do.
--- +goose StatementBegin
 CREATE FUNCTION dlq_count_later(
     v_id BIGINT, v_fingerprint TEXT, v_type TEXT, v_topic TEXT, v_created TIMESTAMPTZ, v_died TIMESTAMPTZ,
     was TEXT, was_resolved TIMESTAMPTZ, becomes TEXT, resolved TIMESTAMPTZ -- becomes is NULL for a deleted entry
@@ -502,9 +495,7 @@ BEGIN
     FROM dlq_groups g WHERE g.fingerprint = v_fingerprint;
 END
 $$;
--- +goose StatementEnd
 
--- +goose StatementBegin
 CREATE FUNCTION dlq_events_update() RETURNS TRIGGER LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     e        RECORD; -- the entry, which is locked
@@ -594,10 +585,8 @@ BEGIN
     RETURN NEW;
 END
 $$;
--- +goose StatementEnd
 
 -- A deleted entry is archived, even if an earlier statement has already copied it.
--- +goose StatementBegin
 CREATE FUNCTION dlq_events_delete() RETURNS TRIGGER LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     e     RECORD;
@@ -629,13 +618,11 @@ BEGIN
     RETURN OLD;
 END
 $$;
--- +goose StatementEnd
 
 CREATE TRIGGER dlq_events_update INSTEAD OF UPDATE ON dlq_events FOR EACH ROW EXECUTE FUNCTION dlq_events_update();
 CREATE TRIGGER dlq_events_delete INSTEAD OF DELETE ON dlq_events FOR EACH ROW EXECUTE FUNCTION dlq_events_delete();
 
 -- The functions use this store's tables, whatever the caller's search_path and temporary tables are.
--- +goose StatementBegin
 DO $$
 BEGIN
     EXECUTE format('ALTER FUNCTION dlq_events_update() SET search_path = %I, pg_temp', current_schema());

@@ -1,5 +1,5 @@
 -- +goose Up
-
+-- +goose StatementBegin
 -- What is filtered, sorted and changed: one row for each dead letter. The message is in dlq_bodies, so that this table stays
 -- narrow. AUTOINCREMENT: the ids of purged entries are never reused, because redriven messages carry them.
 CREATE TABLE dlq_entries (
@@ -140,18 +140,14 @@ CREATE TABLE dlq_audit (
 CREATE INDEX idx_dlq_audit_entry_id ON dlq_audit (entry_id, at);
 CREATE INDEX idx_dlq_audit_at       ON dlq_audit (at);
 CREATE INDEX idx_dlq_audit_run_id   ON dlq_audit (run_id, at) WHERE run_id IS NOT NULL;
--- +goose StatementBegin
 CREATE TRIGGER dlq_audit_no_update BEFORE UPDATE ON dlq_audit
 BEGIN
     SELECT RAISE(ABORT, 'dlq_audit is append-only');
 END;
--- +goose StatementEnd
--- +goose StatementBegin
 CREATE TRIGGER dlq_audit_no_delete BEFORE DELETE ON dlq_audit
 BEGIN
     SELECT RAISE(ABORT, 'dlq_audit is append-only');
 END;
--- +goose StatementEnd
 
 -- The table of other systems as a view: their columns, in their order, then ours. event_payload is NULL for a
 -- payload that is not JSON; payload always has the bytes. The left join is on a unique key: a query that uses no column of the
@@ -300,3 +296,4 @@ CREATE TABLE dlq_mutes (
     muted_by    TEXT NOT NULL,
     note        TEXT NOT NULL
 ) WITHOUT ROWID;
+-- +goose StatementEnd

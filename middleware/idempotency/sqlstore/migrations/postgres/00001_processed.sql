@@ -1,4 +1,5 @@
 -- +goose Up
+-- +goose StatementBegin
 -- One row per message that a consumer handles or has handled. Times are microseconds since 1970 by the database's clock.
 CREATE TABLE IF NOT EXISTS redrive_processed (
     consumer   BYTEA NOT NULL,
@@ -10,6 +11,9 @@ CREATE TABLE IF NOT EXISTS redrive_processed (
     PRIMARY KEY (consumer, message_id)
 );
 CREATE INDEX IF NOT EXISTS redrive_processed_until ON redrive_processed (until);
+-- +goose StatementEnd
 
 -- +goose Down
+-- +goose StatementBegin
 DROP TABLE redrive_processed;
+-- +goose StatementEnd
