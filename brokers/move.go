@@ -73,11 +73,11 @@ const movePatience = 5 * time.Minute
 // move moves one message. If the new broker rejects it, it is redelivered after a pause, or later if stop is called.
 func (cfg *MoveConfig) move(m *message.Message, failing *atomic.Int64, stop context.CancelCauseFunc) {
 	moved := m.Copy()
-	ctx := context.WithoutCancel(m.Context())
 	origin := envelope.Origin{Broker: cfg.To.Capabilities().Scheme, Topic: cfg.Topic, Consumer: cfg.Consumer}
 	if from, ok := envelope.OriginFrom(m.Context()); ok {
 		origin.Key = from.Key
 	}
+	ctx := envelope.WithOrigin(context.WithoutCancel(m.Context()), &origin)
 	if err := cfg.To.Reschedule(ctx, origin, moved, 0); err != nil {
 		failing.CompareAndSwap(0, time.Now().UnixNano())
 		if errors.Is(err, ErrTooLarge) || errors.Is(err, ErrUnroutable) || errors.Is(err, ErrUnsupported) ||

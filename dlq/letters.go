@@ -15,7 +15,7 @@ import (
 	"sync"
 
 	"github.com/redrive-go/redrive/dlq/driver"
-	"github.com/redrive-go/redrive/dlq/internal/scheme"
+	"github.com/redrive-go/redrive/internal/scheme"
 	"github.com/redrive-go/redrive/dlq/spool"
 	"github.com/redrive-go/redrive/envelope"
 )

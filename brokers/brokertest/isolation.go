@@ -78,6 +78,33 @@ func (w *world) TestRedrive_ReachesOnlyTheConsumerThatFailed() {
 	require.Equal(w, 1, runs[1].Attempt, "attempts start at 1 again")
 }
 
+// A program may open a broker twice, for example to reschedule through a connection of its own.
+func (w *world) TestRetry_ThroughTheBrokerOpenedTwice() {
+	topic := w.topic("orders")
+	b := w.open()
+	c := w.consume(b, topic, middleware.Config{Rescheduler: w.open(), Backoff: middleware.None()}, failsBefore(2))
+	w.publish(b, topic, newMessage("order"))
+	require.Equal(w, 2, c.exactly(2)[1].Attempt)
+}
+
+// A retry that another server would store is refused, although a consumer of the same name is there.
+func (w *world) TestRetry_ThroughAnotherServerIsRefused() {
+	w.skipIf(w.backend.OpenOther == nil, "there is no other server")
+	b, topic := w.openTopic("orders")
+	w.backend.Open = w.backend.OpenOther
+	other := w.open()
+	stray := w.consume(other, topic, middleware.Config{}, succeeds)
+	refused := make(chan *envelope.DeadLetter, 1)
+	w.consume(b, topic, middleware.Config{MaxAttempts: 1, DeadLetters: keepIn(refused)}, func(r run) error {
+		return other.Reschedule(r.Context, r.Origin, r.Message.Copy(), 0)
+	})
+	w.publish(b, topic, newMessage("order"))
+	err := receive(w, refused, "the refusal").Cause
+	require.ErrorIs(w, err, brokers.ErrUnroutable)
+	require.ErrorContains(w, err, "set Rescheduler to the handler's own broker")
+	require.Empty(w, stray.seen())
+}
+
 // batchRedriver is implemented by brokers that redrive several messages in one call.
 type batchRedriver interface {
 	RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error

@@ -128,6 +128,15 @@ type ReaderCounter interface {
 	Readers(ctx context.Context, to *Destination) (int, error)
 }
 
+// Reacher is a [Transport] that tells its own broker, opened twice, from another one. The engine consults it before it
+// reschedules a message that it has not delivered itself; of other transports it only compares the names.
+type Reacher interface {
+	// Reaches reports whether the consumer that o came from reads what is published to o.To. from has delivered the
+	// message; it is nil for a plain subscriber of Watermill. If unknown for good, it reports true, because a refusal stops
+	// a program that may be right; an error refuses the message for now.
+	Reaches(ctx context.Context, o *Outgoing, from Transport) (bool, error)
+}
+
 // Expecter is a [Transport] that prepares waiting places for the waits that pipelines announce for their retries.
 type Expecter interface {
 	// Expect is called before consumers subscribe, with all waits announced so far, shortest first.

@@ -310,6 +310,29 @@ func (b *transport) Receive(context.Context, driver.Queue) (driver.Stream, error
 	return nil, errors.ErrUnsupported
 }
 
+// ClusterID returns the id of the cluster, "" if it has none. Package watermill consults it for members of one group.
+func (b *transport) ClusterID(ctx context.Context) (string, error) {
+	_, err := b.topics.describe(ctx, nil)
+	return b.topics.cluster(), err
+}
+
+// Reaches implements driver.Reacher. Compose files copy the ids of clusters, so topics must have one id, too, if the
+// clusters let these users see it.
+func (b *transport) Reaches(ctx context.Context, o *driver.Outgoing, from driver.Transport) (bool, error) {
+	other, ok := from.(*transport)
+	if !ok {
+		return false, nil
+	}
+	here, err := b.topics.describe(ctx, []string{o.To.Topic})
+	there, otherErr := other.topics.describe(ctx, []string{o.To.Topic})
+	if err = errors.Join(err, otherErr); err != nil {
+		return false, err
+	}
+	mine, theirs := here[o.To.Topic], there[o.To.Topic]
+	same := mine.id == theirs.id || mine.id == topicID{} || theirs.id == topicID{}
+	return same && b.topics.cluster() == other.topics.cluster() && !isGone(mine.err), nil
+}
+
 // RedriveTo implements driver.Addresser.
 func (b *transport) RedriveTo(to *driver.Destination) string {
 	return b.retryName(to.Topic, to.Consumer, nowTier)

@@ -259,6 +259,12 @@ func (t *transport) Traits() driver.Traits {
 	return driver.Traits{Name: "memory", Local: true, NackPause: true, StablePosition: true}
 }
 
+// Reaches implements driver.Reacher.
+func (t *transport) Reaches(_ context.Context, _ *driver.Outgoing, from driver.Transport) (bool, error) {
+	other, ok := from.(*transport)
+	return ok && other.store == t.store, nil
+}
+
 // Ping implements driver.Transport.
 func (t *transport) Ping(context.Context) error { return nil }
 

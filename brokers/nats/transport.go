@@ -151,6 +151,24 @@ func (t *transport) Readers(ctx context.Context, to *driver.Destination) (int, e
 	return info.NumWaiting, nil
 }
 
+// Reaches implements driver.Reacher. Neither servers nor accounts have names that differ for certain: streams have a
+// time of creation.
+func (t *transport) Reaches(ctx context.Context, o *driver.Outgoing, from driver.Transport) (bool, error) {
+	other, ok := from.(*transport)
+	if !ok {
+		return false, nil
+	}
+	here, err := t.stream(ctx, o.To.Topic)
+	if errors.Is(err, brokers.ErrUnroutable) {
+		return false, nil
+	}
+	there, otherErr := other.stream(ctx, o.To.Topic)
+	if err = errors.Join(err, otherErr); err != nil {
+		return false, err
+	}
+	return here.CachedInfo().Created.Equal(there.CachedInfo().Created), nil
+}
+
 // stream looks up the stream of a topic.
 func (t *transport) stream(ctx context.Context, topic string) (jetstream.Stream, error) {
 	name, err := ask(ctx, func(ctx context.Context) (string, error) {

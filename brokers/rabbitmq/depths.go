@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -52,6 +53,36 @@ func (t *transport) Readers(ctx context.Context, to *driver.Destination) (int, e
 	defer d.close(ctx)
 	state, _, err := d.count(ctx, to.Names.Queue)
 	return state.Consumers, err
+}
+
+// Reaches implements driver.Reacher. Clusters may have one name, and a plain subscriber may read any queue: so somebody
+// must read this one. A cluster that was renamed is known by its address.
+func (t *transport) Reaches(ctx context.Context, o *driver.Outgoing, from driver.Transport) (bool, error) {
+	other, ok := from.(*transport)
+	if !ok && from != nil {
+		return false, nil
+	}
+	if from != nil {
+		here, address, err := t.publishing.server(ctx)
+		there, otherAddress, otherErr := other.publishing.server(ctx)
+		err = errors.Join(err, otherErr)
+		if err != nil || address == otherAddress || here != there {
+			return err == nil && address == otherAddress, err
+		}
+	}
+	n, err := t.Readers(ctx, o.To)
+	return n > 0, err
+}
+
+// server returns the name of the cluster, if any, and the address, each with the virtual host.
+func (l *connection) server(ctx context.Context) (cluster, address string, err error) {
+	conn, err := l.connection(ctx)
+	uri, parseErr := amqp.ParseURI(l.url)
+	if err = errors.Join(err, parseErr); err != nil {
+		return "", "", err
+	}
+	name, _ := conn.Properties["cluster_name"].(string)
+	return name + "/" + uri.Vhost, fmt.Sprintf("%s:%d/%s", uri.Host, uri.Port, uri.Vhost), nil
 }
 
 // count queries how many messages are ready in a queue (in a delay queue, those are the waiting ones), how many

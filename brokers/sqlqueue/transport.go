@@ -355,6 +355,17 @@ func (t *transport) Traits() driver.Traits {
 	}
 }
 
+// Reaches implements driver.Reacher. A database is the same, whatever its URL, if it has the row of the delivery.
+func (t *transport) Reaches(ctx context.Context, o *driver.Outgoing, from driver.Transport) (bool, error) {
+	if _, ok := from.(*transport); !ok || o.Origin.Offset == nil {
+		return ok, nil
+	}
+	found, err := queryInts(ctx, t.store.db,
+		t.store.name.Bind("SELECT id FROM redrive_queue_messages WHERE id = ? AND published_at = ?"),
+		*o.Origin.Offset, o.Origin.Timestamp.UnixMicro())
+	return len(found) > 0, err
+}
+
 // Ping implements driver.Transport. It reads the queue's tables.
 func (t *transport) Ping(ctx context.Context) error {
 	if err := t.store.ping(ctx); err != nil {

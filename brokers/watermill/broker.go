@@ -22,6 +22,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/brokers/portable"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/scheme"
 )
 
 // Config configures a broker.
@@ -128,7 +129,7 @@ func New(cfg Config) (brokers.Broker, error) {
 // subscriber.
 func Open(ctx context.Context, cfg Config, params []brokers.Param, identify func(context.Context) (string, error),
 ) (_ brokers.Broker, err error) {
-	t := &transport{cfg: cfg, broker: cfg.Broker}
+	t := &transport{cfg: cfg, broker: cfg.Broker, identify: identify}
 	defer func() {
 		if err != nil && !isNil(cfg.Publisher) {
 			err = errors.Join(err, t.Close(context.WithoutCancel(ctx)))
@@ -141,7 +142,7 @@ func Open(ctx context.Context, cfg Config, params []brokers.Param, identify func
 		t.ownsDelays = t.cfg.Delays != nil
 	}
 	if t.cfg.Delays != nil && t.cfg.Server == "" {
-		if t.cfg.Server, err = t.identity(ctx, identify); err != nil {
+		if t.cfg.Server, err = t.identity(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -238,11 +239,11 @@ func openDelays(ctx context.Context, cfg brokers.Config) (brokers.Broker, error)
 }
 
 // identity returns the name of the server in Delays: the parameter, or the server's own name.
-func (t *transport) identity(ctx context.Context, identify func(context.Context) (string, error)) (string, error) {
+func (t *transport) identity(ctx context.Context) (string, error) {
 	if name := t.broker.Params.String(serverParam); name != "" {
 		return name, nil
 	}
-	server, err := identify(ctx)
+	server, err := t.identify(ctx)
 	if err == nil && server == "" {
 		err = errors.New("the server has none")
 	}
@@ -261,8 +262,8 @@ func digest(server string) string {
 
 // kindOf returns kafka for watermill+kafka://, because brokers of several kinds may share their Delays.
 func kindOf(url string) string {
-	scheme, _, _ := strings.Cut(url, ":")
-	return strings.TrimPrefix(scheme, Scheme+"+")
+	name, _, _ := strings.Cut(url, ":")
+	return scheme.Native(name)
 }
 
 // firstTopic is where the first deliveries of a server's brokers wait in Delays: each of them forwards what is there.

@@ -14,6 +14,8 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/scheme"
 )
 
 // transport is a Pub/Sub together with the place where its delayed messages wait.
@@ -21,6 +23,7 @@ type transport struct {
 	cfg        Config
 	broker     brokers.Config // resolved
 	ownsDelays bool
+	identify   func(context.Context) (string, error) // the server's own name; nil if unknown
 
 	mu         sync.Mutex
 	closed     bool
@@ -159,6 +162,54 @@ func (t *transport) CanReschedule(time.Duration) error {
 	}
 	return fmt.Errorf("a retry has nowhere to wait: configure Delays, by the environment variable that x-delays-env "+
 		"names (%s) or in the Config, or never retry (MaxAttempts: 1): %w", DelaysEnv, brokers.ErrUnsupported)
+}
+
+// Reaches implements driver.Reacher. Retries wait in Delays under the name of the server, and every adapter of it there
+// reads them. Native members of the group leave theirs to its adapters.
+func (t *transport) Reaches(ctx context.Context, o *driver.Outgoing, from driver.Transport) (bool, error) {
+	kind := kindOf(t.broker.URL)
+	if other, ok := from.(*transport); ok {
+		if kind != kindOf(other.broker.URL) || t.cfg.Server != other.cfg.Server {
+			return false, nil
+		}
+		return t.sharesDelays(ctx, o.To, other)
+	}
+	if from == nil || from.Traits().ConsumerIsQueue || kind != scheme.Canonical(from.Capabilities().Scheme) {
+		return false, nil
+	}
+	native, ok := from.(interface {
+		ClusterID(ctx context.Context) (string, error)
+	})
+	if !ok || t.identify == nil {
+		return true, nil
+	}
+	theirs, err := native.ClusterID(ctx)
+	if err != nil {
+		return false, err
+	}
+	mine, err := t.identify(ctx)
+	return mine == theirs, err
+}
+
+// sharesDelays reports whether other reads the Delays of t, and true for those that do not know.
+func (t *transport) sharesDelays(ctx context.Context, to *driver.Destination, other *transport) (bool, error) {
+	if t.cfg.Delays == nil || other.cfg.Delays == nil {
+		return t.cfg.Delays == nil, nil // nothing can be rescheduled without
+	}
+	type opened interface{ Transport() driver.Transport }
+	mine, ok := t.cfg.Delays.(opened)
+	theirs, known := other.cfg.Delays.(opened)
+	if !ok || !known {
+		return true, nil
+	}
+	here, ok := mine.Transport().(driver.Reacher)
+	if !ok {
+		return true, nil
+	}
+	return here.Reaches(ctx, &driver.Outgoing{Origin: &envelope.Origin{}, To: &driver.Destination{
+		Kind:  driver.ToConsumer,
+		Topic: RetryTopic(t.broker.URL, t.cfg.Server, to.Topic, to.Consumer), Consumer: delaysConsumer,
+	}}, theirs.Transport())
 }
 
 // Traits implements driver.Transport. NackPause is not set: a nacked message would be redelivered at once.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/redrive-go/redrive/dlq/internal/scheme"
+	"github.com/redrive-go/redrive/internal/scheme"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/internal/wait"
 )

@@ -16,7 +16,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
-	"github.com/redrive-go/redrive/dlq/internal/scheme"
+	"github.com/redrive-go/redrive/internal/scheme"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
 )

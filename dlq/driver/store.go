@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redrive-go/redrive/dlq/internal/scheme"
+	"github.com/redrive-go/redrive/internal/scheme"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/internal/guarded"
-	"github.com/redrive-go/redrive/dlq/internal/scheme"
+	"github.com/redrive-go/redrive/internal/scheme"
 	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"

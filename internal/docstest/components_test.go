@@ -143,14 +143,22 @@ func TestComposition_WithoutThePlugin(t *testing.T) {
 }
 
 // A handler may have another subscriber than those of the pipeline's broker: a plain one of Watermill, or one of
-// another broker of ours. It does not read what the broker delivers again, so a retry that the broker takes would be
-// lost.
+// another broker of ours, also of the same kind. It does not read what the broker delivers again, so a retry that the
+// broker takes would be lost.
 func TestComposition_AnotherSubscriber(t *testing.T) {
+	file := func(name string) string { return "sqlite://" + filepath.Join(t.TempDir(), name) }
 	for _, pair := range [][2]string{
 		{"plain", "mem://"},
 		{"plain", "gochannel://" + t.Name() + "1"},
 		{"mem://", "gochannel://" + t.Name() + "2"},
 		{"gochannel://" + t.Name() + "3", "mem://"},
+		{"mem://", "mem://"},
+		{"gochannel://" + t.Name() + "4", "gochannel://" + t.Name() + "5"},
+		{"gochannel://", "gochannel://"},
+		{"mem://", file("a.db")},
+		{file("b.db"), "mem://"},
+		{file("c.db"), file("d.db")},
+		{"gochannel://" + t.Name() + "6", file("e.db")},
 	} {
 		t.Run(pair[0]+" with "+pair[1], func(t *testing.T) { anotherSubscriber(t, pair[0], pair[1]) })
 	}
@@ -183,6 +191,7 @@ func anotherSubscriber(t *testing.T, reads, reschedules string) {
 		router.AddPlugin(pipeline.Plugin)
 		router.AddMiddleware(pipeline.Middleware)
 		var attempts []int
+		var strays atomic.Int32
 		router.AddConsumerHandler("handler", "orders", subscriber, func(m *message.Message) error {
 			attempt, _ := middleware.AttemptFrom(m.Context())
 			if attempts = append(attempts, attempt.Number); len(attempts) == 1 {
@@ -190,10 +199,17 @@ func anotherSubscriber(t *testing.T, reads, reschedules string) {
 			}
 			return nil
 		})
+		if reads != "plain" { // its own consumer of that name
+			router.AddConsumerHandler("other", "orders", broker.Subscriber(), func(*message.Message) error {
+				strays.Add(1)
+				return nil
+			})
+		}
 		require.NoError(t, publisher.Publish("orders", message.NewMessage("1", nil)))
-		ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // virtual
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // virtual
 		defer cancel()
 		require.NoError(t, router.Run(ctx))
+		require.Zero(t, strays.Load())
 		require.Equal(t, []int{1, 1}, attempts, "its own Pub/Sub delivers the message again, no attempt has been lost")
 		require.Contains(t, logs.String(), "set Rescheduler to the handler's own broker")
 	})

@@ -40,6 +40,12 @@ func (t *Transport) Traits() driver.Traits { return t.server.cfg.Traits }
 // Capabilities implements driver.Transport.
 func (t *Transport) Capabilities() brokers.Capabilities { return t.server.cfg.Capabilities }
 
+// Reaches implements driver.Reacher.
+func (t *Transport) Reaches(_ context.Context, _ *driver.Outgoing, from driver.Transport) (bool, error) {
+	other, ok := from.(*Transport)
+	return ok && other.server == t.server, nil
+}
+
 // Ping implements driver.Transport.
 func (t *Transport) Ping(context.Context) error {
 	if ping := t.server.called("Ping").Ping; ping != nil {

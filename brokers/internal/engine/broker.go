@@ -50,6 +50,7 @@ type Broker struct {
 	readers      readers
 	expected     expected
 	consumers    consumers
+	reached      sync.Map // suppliers whose consumers read what is rescheduled here
 	replays      atomic.Uint64
 	acksLost     atomic.Uint64
 	complaints   logLimit

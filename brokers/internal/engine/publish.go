@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -284,13 +283,13 @@ func (b *Broker) prepareReturn(ctx context.Context, o *driver.Outgoing, origin *
 	if origin.Topic == "" && (origin.Consumer == "" || !b.traits.ConsumerIsQueue) {
 		return errors.New("the origin names no topic, so there is no consumer to return the message to")
 	}
-	h := deliveryOf(ctx, origin, m)
-	if err := b.checkSubscriber(ctx, origin, h); err != nil {
-		return err
-	}
 	*o = driver.Outgoing{
 		Message: m, To: b.destination(driver.ToConsumer, origin.Topic, b.consumerIn(origin)), Origin: origin,
 		ExistingOnly: envelope.ExistingOnly(ctx),
+	}
+	h := deliveryOf(ctx, origin, m)
+	if err := b.checkSubscriber(ctx, o, h); err != nil {
+		return err
 	}
 	for _, key := range overtaken { // m is ours
 		delete(m.Metadata, key)
@@ -306,23 +305,56 @@ func (b *Broker) prepareReturn(ctx context.Context, o *driver.Outgoing, origin *
 	return b.fits(o)
 }
 
+// supplier is where Reschedule may get messages from, other than its own broker.
+type supplier struct {
+	broker          *Broker // nil: a plain subscriber of Watermill
+	topic, consumer string
+}
+
 // checkSubscriber fails if the delivery of ctx, h if it is one of this module, came from a subscriber that does not
 // read what is rescheduled here. The message would be acked there, and lost.
-func (b *Broker) checkSubscriber(ctx context.Context, origin *envelope.Origin, h *delivery) error {
-	from, foreign := origin.Broker, false
-	if h != nil && h.Origin.Broker == from { // Watermill's adapters take the retries of native members of the same group
-		sameGroup := !h.sub.b.traits.ConsumerIsQueue && strings.HasPrefix(b.caps.Scheme, "watermill+"+from)
-		foreign = h.sub.b.traits.Name != b.traits.Name && !sameGroup
-	} else if _, ours := envelope.OriginFrom(ctx); !ours && origin.Consumer == "" && !b.traits.ConsumerIsQueue {
-		from, foreign = message.SubscriberNameFromCtx(ctx), message.SubscribeTopicFromCtx(ctx) == origin.Topic
-		// A decorator of a subscriber of b may have lost the origin.
-		foreign = foreign && !b.readers.has(b.namesFor(origin.Topic, b.cfg.Group).Queue)
-	}
-	if !foreign || envelope.ExistingOnly(ctx) {
+func (b *Broker) checkSubscriber(ctx context.Context, o *driver.Outgoing, h *delivery) error {
+	at, name := supplier{topic: o.To.Topic, consumer: o.To.Consumer}, message.SubscriberNameFromCtx(ctx)
+	var from driver.Transport
+	switch _, ours := envelope.OriginFrom(ctx); {
+	case o.ExistingOnly:
+		return nil
+	case h != nil:
+		if h.sub.b == b || h.Origin.Broker != o.Origin.Broker {
+			return nil
+		}
+		at.broker, from, name = h.sub.b, h.sub.b.transport, brokers.Redact(h.sub.b.cfg.URL)
+	case ours, o.Origin.Consumer != "", message.SubscribeTopicFromCtx(ctx) != o.Origin.Topic,
+		b.readers.has(b.namesFor(o.Origin.Topic, b.cfg.Group).Queue): // a decorator may have lost the origin
 		return nil
 	}
-	return fmt.Errorf("%w: it came from %s, which does not read what is rescheduled here: set Rescheduler to the "+
-		"handler's own broker (brokers/watermill makes one of any Pub/Sub) or HoldInMemory", brokers.ErrUnroutable, from)
+	if _, known := b.reached.Load(at); known {
+		return nil
+	}
+	ok, err := b.reaches(ctx, o, from)
+	switch {
+	case err != nil:
+		return fmt.Errorf("whether it came from this broker is unknown: %w", err)
+	case !ok:
+		return fmt.Errorf("%w: it came from %s, which does not read what is rescheduled here: set Rescheduler to the "+
+			"handler's own broker (brokers/watermill makes one of any Pub/Sub) or HoldInMemory", brokers.ErrUnroutable, name)
+	}
+	b.reached.Store(at, true)
+	return nil
+}
+
+func (b *Broker) reaches(ctx context.Context, o *driver.Outgoing, from driver.Transport) (bool, error) {
+	r, ok := b.transport.(driver.Reacher)
+	switch {
+	case ok:
+	case from == nil:
+		return b.traits.ConsumerIsQueue, nil // it may read that queue
+	default:
+		return from.Traits().Name == b.traits.Name, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.PublishTimeout)
+	defer cancel()
+	return boundedOf(ctx, &b.traits, func(ctx context.Context) (bool, error) { return r.Reaches(ctx, o, from) }, nil)
 }
 
 // overtaken are headers that mean nothing once a message is back at its consumer: which one that is, and its last wait.
