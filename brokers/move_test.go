@@ -3,6 +3,7 @@ package brokers_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
+	_ "github.com/redrive-go/redrive/brokers/watermill/gochannel"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -62,6 +64,34 @@ func TestMove_MovesOneConsumersWaitingMessages(t *testing.T) {
 		require.NoError(t, errors.Join(from.Close(), to.Close()))
 	})
 	require.ErrorContains(t, brokers.Move(t.Context(), brokers.MoveConfig{}), "are required")
+}
+
+// A server of the same kind may have a consumer of the same name, which is not the one that the message came from.
+func TestMove_BetweenServersOfOneKind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var opened [2]brokers.Broker
+		for i := range opened {
+			var err error
+			opened[i], err = brokers.Open(t.Context(), fmt.Sprintf("gochannel://%s%d?group=billing", t.Name(), i))
+			require.NoError(t, err)
+		}
+		require.NoError(t, opened[0].Publisher().Publish("orders", message.NewMessage("waits", nil)))
+		messages, err := opened[1].Subscriber().Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() {
+			ended <- brokers.Move(ctx, brokers.MoveConfig{
+				From: opened[0], To: opened[1], Topic: "orders", Consumer: "billing",
+			})
+		}()
+		m := <-messages
+		require.Equal(t, "waits", m.UUID)
+		m.Ack()
+		cancel()
+		require.NoError(t, <-ended)
+		require.NoError(t, errors.Join(opened[0].Close(), opened[1].Close()))
+	})
 }
 
 type refusing struct {

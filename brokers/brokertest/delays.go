@@ -41,7 +41,7 @@ func (w *world) TestFirstDeliveryDelay_DoesNotChangeTheRetryDelay() {
 // Two servers have a topic and a group of one name each, and share the place where delayed messages wait. What is
 // published to one of them, and its retries, must not reach the other.
 func (w *world) TestDelays_OfAnotherServerAreLeftToIt() {
-	w.skipIf(w.backend.OpenOther == nil, "delayed messages wait in the server itself")
+	w.skipIf(w.backend.OpenOther == nil, "there is no other server")
 	topic, mine := w.topic("reminders"), w.open()
 	w.backend.Open = w.backend.OpenOther
 	other := w.open()

@@ -68,8 +68,8 @@ type Backend struct {
 	// Open adds the URL of the backend to cfg and opens a broker with it. Brokers opened on one Backend share its queues,
 	// as processes do. Open must be safe for concurrent use. Required.
 	Open func(cfg brokers.Config) (brokers.Broker, error)
-	// OpenOther is Open for another server of that kind, whose delayed messages wait in the same place, such as another
-	// broker. Nil if delayed messages wait in the server itself.
+	// OpenOther is Open for another server of that kind. If delayed messages wait in another broker, those of both wait in
+	// the same one. Nil if there is only one server.
 	OpenOther func(cfg brokers.Config) (brokers.Broker, error)
 	// Read removes n messages from the queue of that name with a plain client, or fewer if there are no more. If nil, the
 	// suite subscribes to the name as if it were a topic.

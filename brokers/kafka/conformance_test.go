@@ -23,11 +23,13 @@ func TestConformance(t *testing.T) {
 		Backend: func(t *testing.T) brokertest.Backend {
 			t.Helper()
 			c := cluster(t)
+			open := func(cfg brokers.Config, on *kfake.Cluster) (brokers.Broker, error) {
+				cfg.URL = "kafka://" + strings.Join(on.ListenAddrs(), ",")
+				return brokers.OpenConfig(context.Background(), cfg)
+			}
 			return brokertest.Backend{
-				Open: func(cfg brokers.Config) (brokers.Broker, error) {
-					cfg.URL = "kafka://" + strings.Join(c.ListenAddrs(), ",")
-					return brokers.OpenConfig(context.Background(), cfg)
-				},
+				Open:      func(cfg brokers.Config) (brokers.Broker, error) { return open(cfg, c) },
+				OpenOther: func(cfg brokers.Config) (brokers.Broker, error) { return open(cfg, cluster(t)) },
 				Foreign: func(t *testing.T, topic string, m *message.Message) error {
 					t.Helper()
 					return produceForeign(t, c, topic, m)

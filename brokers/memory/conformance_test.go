@@ -25,7 +25,8 @@ func backendWith(t *testing.T, params brokers.Params) brokertest.Backend {
 		mu    sync.Mutex
 		first *memory.Broker
 	)
-	return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) {
+	other := func(cfg brokers.Config) (brokers.Broker, error) { return memory.New(cfg) }
+	return brokertest.Backend{OpenOther: other, Open: func(cfg brokers.Config) (brokers.Broker, error) {
 		cfg.Params = params
 		mu.Lock()
 		defer mu.Unlock()

@@ -19,12 +19,15 @@ func TestConformance(t *testing.T) {
 		Backend: func(t *testing.T) brokertest.Backend {
 			t.Helper()
 			// No case cuts the power, and the cases would mostly wait for the disk.
-			url := fileURL(t, "x-max-message=1MiB&_pragma=synchronous(off)")
+			const params = "x-max-message=1MiB&_pragma=synchronous(off)"
+			url := fileURL(t, params)
+			open := func(cfg brokers.Config, url string) (brokers.Broker, error) {
+				cfg.URL = url
+				return brokers.OpenConfig(t.Context(), cfg)
+			}
 			return brokertest.Backend{
-				Open: func(cfg brokers.Config) (brokers.Broker, error) {
-					cfg.URL = url
-					return brokers.OpenConfig(t.Context(), cfg)
-				},
+				Open:      func(cfg brokers.Config) (brokers.Broker, error) { return open(cfg, url) },
+				OpenOther: func(cfg brokers.Config) (brokers.Broker, error) { return open(cfg, fileURL(t, params)) },
 				Delete: func(t *testing.T, id string) {
 					t.Helper()
 					operate(t, url, "DELETE FROM redrive_queue_messages WHERE uuid = ?", id)

@@ -22,11 +22,15 @@ func TestConformance(t *testing.T) {
 	brokertest.Run(t, brokertest.Harness{
 		Backend: func(t *testing.T) brokertest.Backend {
 			t.Helper()
+			open := func(cfg brokers.Config, url string) (brokers.Broker, error) {
+				cfg.URL = url
+				cfg.Params = brokers.Params{"ack-wait": "3s"}
+				return brokers.OpenConfig(t.Context(), cfg)
+			}
 			return brokertest.Backend{
-				Open: func(cfg brokers.Config) (brokers.Broker, error) {
-					cfg.URL = url
-					cfg.Params = brokers.Params{"ack-wait": "3s"}
-					return brokers.OpenConfig(t.Context(), cfg)
+				Open: func(cfg brokers.Config) (brokers.Broker, error) { return open(cfg, url) },
+				OpenOther: func(cfg brokers.Config) (brokers.Broker, error) {
+					return open(cfg, natsserver.Start(t).URL())
 				},
 				Foreign: func(t *testing.T, topic string, m *message.Message) error {
 					t.Helper()

@@ -29,12 +29,14 @@ func conforms(t *testing.T, server *services.Rabbit, params brokers.Params) {
 		Backend: func(t *testing.T) brokertest.Backend {
 			t.Helper()
 			url := server.VHost(t)
+			open := func(cfg brokers.Config, url string) (brokers.Broker, error) {
+				cfg.URL = url
+				cfg.Params = maps.Clone(params)
+				return brokers.OpenConfig(t.Context(), cfg)
+			}
 			return brokertest.Backend{
-				Open: func(cfg brokers.Config) (brokers.Broker, error) {
-					cfg.URL = url
-					cfg.Params = maps.Clone(params)
-					return brokers.OpenConfig(t.Context(), cfg)
-				},
+				Open:      func(cfg brokers.Config) (brokers.Broker, error) { return open(cfg, url) },
+				OpenOther: func(cfg brokers.Config) (brokers.Broker, error) { return open(cfg, server.VHost(t)) },
 				Foreign: func(t *testing.T, topic string, m *message.Message) error {
 					t.Helper()
 					msg := amqp.Publishing{MessageId: m.UUID, Body: m.Payload, Headers: amqp.Table{}}

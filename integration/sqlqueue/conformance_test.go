@@ -20,12 +20,15 @@ func TestConformance(t *testing.T) {
 	for name, database := range servers {
 		t.Run(name, func(t *testing.T) {
 			shared := database(t)
+			open := func(t *testing.T, cfg brokers.Config, url string) (brokers.Broker, error) {
+				t.Helper()
+				cfg.URL = with(url, "x-max-connections=4"+limits[name])
+				return brokers.OpenConfig(t.Context(), cfg)
+			}
 			backend := func(url string) brokertest.Backend {
 				return brokertest.Backend{
-					Open: func(cfg brokers.Config) (brokers.Broker, error) {
-						cfg.URL = with(url, "x-max-connections=4"+limits[name])
-						return brokers.OpenConfig(t.Context(), cfg)
-					},
+					Open:      func(cfg brokers.Config) (brokers.Broker, error) { return open(t, cfg, url) },
+					OpenOther: func(cfg brokers.Config) (brokers.Broker, error) { return open(t, cfg, database(t)) },
 					Lock: func(t *testing.T, id string) func() { t.Helper(); return lockRow(t, openDB(t, url), id) },
 					Delete: func(t *testing.T, id string) {
 						t.Helper()
