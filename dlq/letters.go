@@ -15,9 +15,9 @@ import (
 	"sync"
 
 	"github.com/redrive-go/redrive/dlq/driver"
-	"github.com/redrive-go/redrive/internal/scheme"
 	"github.com/redrive-go/redrive/dlq/spool"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/scheme"
 )
 
 // Letters stores the dead letters of a pipeline and the outcomes of redriven messages: in the store, or in the spool

@@ -8,6 +8,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/internal/config"
+	"github.com/redrive-go/redrive/internal/scheme"
 )
 
 // mostTopics limits the topics of pending dead letters whose readers are looked up, the largest first, and
@@ -61,7 +62,7 @@ func (d *doctor) previewer(cfg *config.Config) (*api, error) {
 		if d.opened[name] == nil {
 			maps.DeleteFunc(opened, func(other string, _ brokers.Broker) bool {
 				of := cfg.Brokers[other]
-				return of.Scheme() == b.Scheme()
+				return scheme.Same(of.Scheme(), b.Scheme())
 			})
 		}
 	}

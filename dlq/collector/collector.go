@@ -15,8 +15,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/redrive-go/redrive/internal/scheme"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/scheme"
 	"github.com/redrive-go/redrive/internal/wait"
 )
 

@@ -16,9 +16,9 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
-	"github.com/redrive-go/redrive/internal/scheme"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/scheme"
 )
 
 // OutcomeSource decides when a collected entry is closed after its redrive.

@@ -13,8 +13,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redrive-go/redrive/internal/scheme"
 	"github.com/redrive-go/redrive/dlq/wire"
+	"github.com/redrive-go/redrive/internal/scheme"
 )
 
 // Reader is the part of a [Store] that reads, which a Manager of package dlq has, too.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/internal/scheme"
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
@@ -66,8 +67,8 @@ func parseURL(u *url.URL) (*target, error) {
 	var native []string
 	var d postgres
 	forced := url.Values{}
-	switch u.Scheme {
-	case "postgres", "postgresql":
+	switch scheme.Canonical(u.Scheme) {
+	case "postgres":
 		native = postgresParams
 		own["schema"], own["archive"] = readSchema(&d.schema), readSchema(&d.archiveIn)
 		own["partition"] = func(value string) error {
@@ -76,7 +77,7 @@ func parseURL(u *url.URL) (*target, error) {
 			}
 			return nil
 		}
-	case "mysql", "mariadb":
+	case "mysql":
 		native = mysqlParams
 		forced.Set("interpolateParams", "true") // one round trip instead of three
 	default:

@@ -3,6 +3,7 @@ package rabbitmq_test
 import (
 	"errors"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 // foreign is a router on watermill-amqp's own subscriber, with a pipeline whose Rescheduler is our broker on the same
 // server.
 type foreign struct {
+	url      string
 	router   *message.Router
 	pipeline *middleware.Pipeline
 	broker   brokers.Broker
@@ -40,10 +42,10 @@ type countErrors struct {
 func (c countErrors) Error(string, error, watermill.LogFields)         { c.n.Add(1) }
 func (c countErrors) With(watermill.LogFields) watermill.LoggerAdapter { return c }
 
-func newForeign(t *testing.T, marshaler wmamqp.Marshaler) *foreign {
+func newForeign(t *testing.T, marshaler wmamqp.Marshaler, params string) *foreign {
 	t.Helper()
 	url := services.SharedRabbitMQ(t).VHost(t)
-	f := &foreign{}
+	f := &foreign{url: url}
 	cfg := wmamqp.NewDurablePubSubConfig(url, func(topic string) string { return topic + ".billing" })
 	cfg.Marshaler = marshaler
 	sub, err := wmamqp.NewSubscriber(cfg, countErrors{n: &f.errors})
@@ -54,7 +56,7 @@ func newForeign(t *testing.T, marshaler wmamqp.Marshaler) *foreign {
 	require.NoError(t, pub.Publish("orders", message.NewMessage("1", []byte("order"))))
 	require.NoError(t, pub.Close())
 
-	f.broker, err = brokers.Open(t.Context(), url+"?group=billing&declare=adopt")
+	f.broker, err = brokers.Open(t.Context(), url+"?declare=adopt"+params)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, f.broker.Close()) })
 	f.pipeline, err = middleware.New(middleware.Config{
@@ -91,7 +93,7 @@ func (f *foreign) run(t *testing.T) {
 // is consumed.
 func TestWatermillSubscriber_IsRefusedAtStart(t *testing.T) {
 	t.Parallel()
-	f := newForeign(t, wmamqp.DefaultMarshaler{})
+	f := newForeign(t, wmamqp.DefaultMarshaler{}, "&group=billing")
 	f.router.AddPlugin(f.pipeline.Plugin)
 	err := f.router.Run(t.Context())
 	require.ErrorIs(t, err, middleware.ErrMiswired)
@@ -102,7 +104,7 @@ func TestWatermillSubscriber_IsRefusedAtStart(t *testing.T) {
 // Without the plugin the first message is refused, and stays in its queue.
 func TestWatermillSubscriber_IsRefusedWithItsFirstMessage(t *testing.T) {
 	t.Parallel()
-	f := newForeign(t, wmamqp.DefaultMarshaler{})
+	f := newForeign(t, wmamqp.DefaultMarshaler{}, "&group=billing")
 	f.run(t)
 	await.Count(t, 1, func() int { return int(f.critical.Load()) }, "refusals in the log")
 	require.Zero(t, f.runs.Load(), "its first retry would lose it")
@@ -112,7 +114,7 @@ func TestWatermillSubscriber_IsRefusedWithItsFirstMessage(t *testing.T) {
 // With a marshaler that reads every header it works, and the plugin detects that.
 func TestWatermillSubscriber_WithATolerantMarshaler(t *testing.T) {
 	t.Parallel()
-	f := newForeign(t, wamqp.Marshaler{})
+	f := newForeign(t, wamqp.Marshaler{}, "&group=billing")
 	f.router.AddPlugin(f.pipeline.Plugin)
 	f.run(t)
 	await.Count(t, 2, func() int { return int(f.runs.Load()) }, "runs: the one that fails, and its retry")
@@ -144,4 +146,41 @@ func TestWatermillAdapter_AsTheReschedulerOfANativeConsumer(t *testing.T) {
 	require.ErrorIs(t, err, brokers.ErrUnroutable)
 	require.ErrorContains(t, err, "does not read what is rescheduled here")
 	m.Ack()
+}
+
+// A plain subscriber may read any queue. Whether or not the one that the broker would send the retry to exists, it is
+// lost if no consumer reads it.
+func TestWatermillSubscriber_OfAnotherQueueThanTheBrokers(t *testing.T) {
+	t.Parallel()
+	for name, exists := range map[string]bool{"which exists": true, "which does not": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newForeign(t, wamqp.Marshaler{}, "") // no group: the queue is orders, not orders.billing
+			if exists {
+				_, err := dialPlain(t, f.url).ch.QueueDeclare("orders", true, false, false, false, nil)
+				require.NoError(t, err)
+			}
+			f.router.AddPlugin(f.pipeline.Plugin)
+			f.run(t)
+			await.Count(t, 2, func() int { return int(f.runs.Load()) }, "runs: the one that fails, and its redelivery")
+			require.NotZero(t, f.critical.Load(), "the refused retry is logged")
+		})
+	}
+}
+
+// One server has several addresses, and a program may have a broker on each.
+func TestReschedule_OverAnotherAddress(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	b := openBroker(t, url, group("billing"))
+	other := openBroker(t, strings.Replace(url, "127.0.0.1", "localhost", 1), group("operator"))
+	messages, err := b.Subscriber().Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	require.NoError(t, b.Publisher().Publish("orders", newMessage("x")))
+	m := <-messages
+	origin, ok := envelope.OriginFrom(m.Context())
+	require.True(t, ok)
+	require.NoError(t, other.Reschedule(m.Context(), *origin, m.Copy(), 0))
+	m.Ack()
+	(<-messages).Ack()
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/notify"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/internal/scheme"
 )
 
 // Config is the file.
@@ -62,7 +63,7 @@ func (s Store) Address() (string, error) {
 		if param[1] == "" {
 			continue
 		}
-		if !strings.HasPrefix(u.Scheme, "postgres") {
+		if !scheme.Same(u.Scheme, "postgres") {
 			return "", fmt.Errorf("%s is for PostgreSQL only: on MySQL a schema is a database, which the URL names,"+
 				" and a SQLite file is one store", param[0])
 		}
@@ -275,7 +276,7 @@ func (b *Broker) Scheme() string {
 }
 
 // IsQueueBroker reports whether a consumer of this broker is a queue, to which any message can be sent by name.
-func (b *Broker) IsQueueBroker() bool { s := b.Scheme(); return s == "amqp" || s == "amqps" }
+func (b *Broker) IsQueueBroker() bool { return scheme.Same(b.Scheme(), "amqp") }
 
 // Operating returns the broker's configuration for reading its dead letter queues and sending messages back. Its group
 // defaults to DefaultGroup, which must not get into the names of the services' queues.

@@ -3,12 +3,12 @@ package scheme
 
 import "strings"
 
-// adapted begins the schemes of Watermill's own adapters.
-const adapted = "watermill+"
+// Adapted begins the schemes of Watermill's own adapters.
+const Adapted = "watermill+"
 
 // Canonical is the spelling of a scheme that stands for all of its spellings: watermill+amqp for watermill+amqps.
 func Canonical(s string) string {
-	native, ok := strings.CutPrefix(s, adapted)
+	native, ok := strings.CutPrefix(s, Adapted)
 	switch native {
 	case "amqps":
 		native = "amqp"
@@ -22,16 +22,13 @@ func Canonical(s string) string {
 		native = "sqlite"
 	}
 	if ok {
-		return adapted + native
+		return Adapted + native
 	}
 	return native
 }
 
 // Native is the canonical scheme of the driver without Watermill's adapter: amqp for watermill+amqps.
-func Native(s string) string { return Canonical(strings.TrimPrefix(s, adapted)) }
-
-// Adapted reports whether Watermill's adapter opens URLs of the scheme.
-func Adapted(s string) bool { return strings.HasPrefix(s, adapted) }
+func Native(s string) string { return Canonical(strings.TrimPrefix(s, Adapted)) }
 
 // Same reports whether two schemes are spellings of the same broker.
 func Same(a, b string) bool { return Canonical(a) == Canonical(b) }

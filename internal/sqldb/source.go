@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/internal/duration"
+	"github.com/redrive-go/redrive/internal/scheme"
 	"github.com/redrive-go/redrive/internal/secrets"
 )
 
@@ -40,14 +41,14 @@ func ReadURL(u *url.URL, native url.Values) (*Source, error) {
 		s.secrets = append(s.secrets, password)
 	}
 	var err error
-	switch u.Scheme {
-	case "postgres", "postgresql":
+	switch scheme.Canonical(u.Scheme) {
+	case "postgres":
 		s.Dialect, s.Drivers = PostgreSQL, []string{"pgx", "postgres"}
 		err = s.postgres(u, native)
-	case "mysql", "mariadb":
+	case "mysql":
 		s.Dialect, s.Drivers = MySQL, []string{"mysql"}
 		err = s.mysql(u, native)
-	case "sqlite", "sqlite3", "":
+	case "sqlite", "":
 		s.Dialect, s.Drivers = SQLite, []string{"sqlite", "sqlite3"}
 		err = s.sqlite(u, native)
 	default:

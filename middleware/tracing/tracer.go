@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/scheme"
 	"github.com/redrive-go/redrive/middleware"
 	"github.com/redrive-go/redrive/middleware/internal/errtree"
 )
@@ -96,16 +97,16 @@ func links(parent trace.SpanContext, to ...trace.SpanContext) []trace.Link {
 }
 
 // system is the messaging.system of a broker's URL scheme.
-func system(scheme string) attribute.KeyValue {
-	switch scheme {
-	case "amqp", "amqps":
+func system(broker string) attribute.KeyValue {
+	switch scheme.Native(broker) {
+	case "amqp":
 		return semconv.MessagingSystemRabbitMQ
 	case "kafka":
 		return semconv.MessagingSystemKafka
 	case "":
 		return semconv.MessagingSystemKey.String("unknown")
 	default:
-		return semconv.MessagingSystemKey.String(scheme)
+		return semconv.MessagingSystemKey.String(broker)
 	}
 }
 
@@ -121,7 +122,7 @@ func (t *Tracer) messageAttributes(m *message.Message, scheme, topic string) []a
 func originAttributes(o *envelope.Origin) []attribute.KeyValue {
 	var list []attribute.KeyValue
 	if o.Consumer != "" {
-		if o.Broker == "amqp" || o.Broker == "amqps" {
+		if scheme.Same(o.Broker, "amqp") {
 			list = append(list, semconv.MessagingDestinationSubscriptionName(o.Consumer)) // the queue
 		} else {
 			list = append(list, semconv.MessagingConsumerGroupName(o.Consumer))

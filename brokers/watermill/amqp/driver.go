@@ -19,6 +19,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/internal/amqpfault"
 	wbroker "github.com/redrive-go/redrive/brokers/watermill"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/scheme"
 )
 
 // Schemes of the URLs that this driver opens.
@@ -66,7 +67,7 @@ func New(ctx context.Context, cfg Config) (brokers.Broker, error) {
 	}
 	cfg.Marshaler = cmp.Or[wamqp.Marshaler](cfg.Marshaler, Marshaler{})
 	logger := wbroker.Logger(cfg.Broker.Logger)
-	uri := strings.TrimPrefix(cfg.Broker.URL, "watermill+")
+	uri := strings.TrimPrefix(cfg.Broker.URL, scheme.Adapted)
 	connection, err := wamqp.NewConnection(wamqp.ConnectionConfig{AmqpURI: uri}, logger)
 	if err != nil {
 		return nil, fmt.Errorf("watermill+amqp: open %s: %w", brokers.Redact(cfg.Broker.URL), withoutURL(err))

@@ -16,20 +16,13 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
 	wbroker "github.com/redrive-go/redrive/brokers/watermill"
+	"github.com/redrive-go/redrive/internal/scheme"
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// Schemes of the URLs that this driver opens. schemeSQLite only explains why it cannot.
-const (
-	schemePostgres = "watermill+postgres"
-	schemeMySQL    = "watermill+mysql"
-	schemeMariaDB  = "watermill+mariadb"
-	schemeSQLite   = "watermill+sqlite"
-)
-
 func init() {
-	for _, scheme := range []string{schemePostgres, "watermill+postgresql", schemeMySQL, schemeMariaDB, schemeSQLite} {
-		brokers.Register(scheme, Driver{})
+	for _, name := range []string{"postgres", "postgresql", "mysql", "mariadb", "sqlite"} { // to explain why sqlite cannot
+		brokers.Register(scheme.Adapted+name, Driver{})
 	}
 }
 
@@ -152,7 +145,7 @@ type client struct {
 // connect opens the pools, chooses the adapters, and returns the size of the largest message.
 func (c *client) connect(ctx context.Context) (largest int64, err error) {
 	c.hide = func(err error) error { return err }
-	u, err := url.Parse(strings.TrimPrefix(c.cfg.Broker.URL, wbroker.Scheme+"+"))
+	u, err := url.Parse(strings.TrimPrefix(c.cfg.Broker.URL, scheme.Adapted))
 	if err != nil {
 		return 0, errors.New("the URL cannot be read") // its own text may hold the password
 	}
