@@ -318,31 +318,42 @@ func remedyOf(err error) string {
 	}
 }
 
-// examineSource checks that a dead letter queue exists, where the broker can tell without creating it.
+// examineSource checks that a dead letter queue exists and keeps its messages, where the broker can tell without
+// creating it.
 func (d *doctor) examineSource(ctx context.Context, broker brokers.Broker, name, topic string) {
 	what := "source " + name + "/" + topic
-	var missing []string
+	var found []finding
+	add := func(text string, missing bool) {
+		remedy := "" // it names one
+		if missing {
+			remedy = "a service creates it at its first dead letter; otherwise the name is wrong: compare it with the " +
+				"broker's list"
+		}
+		found = append(found, finding{what, "warning", text, remedy})
+	}
 	checked := true
-	err := d.within(ctx, func(ctx context.Context) (err error) {
+	err := d.within(ctx, func(ctx context.Context) error {
 		switch driver := broker.(type) {
 		case *rabbitmq.Broker:
-			missing, err = texts(driver.Check(ctx, rabbitmq.Plan{Adopted: []string{topic}}))
+			list, err := driver.Check(ctx, rabbitmq.Plan{Adopted: []string{topic}})
+			for _, f := range list {
+				add(f.String(), f.Missing)
+			}
+			return err
 		case *kafka.Broker:
-			missing, err = texts(driver.Check(ctx, kafka.Plan{Topics: []kafka.Topic{{Name: topic}}}))
-		default:
-			checked = false
+			list, err := driver.Check(ctx, kafka.Plan{Topics: []kafka.Topic{{Name: topic}}})
+			for _, f := range list {
+				add(f.String(), f.Missing)
+			}
+			return err
 		}
-		return err
+		checked = false
+		return nil
 	})
-	switch {
+	switch d.findings = append(d.findings, found...); {
 	case err != nil:
 		d.problem(what, err, remedyOf(err))
-	case len(missing) > 0 && !strings.HasSuffix(missing[0], " is missing"):
-		d.warn(what, missing[0], "") // it names a remedy
-	case len(missing) > 0:
-		d.warn(what, missing[0], "a service creates it at its first dead letter; otherwise the name is wrong: compare "+
-			"it with the broker's list")
-	case checked:
+	case checked && len(found) == 0:
 		d.ok(what, "exists")
 	}
 }

@@ -1,6 +1,7 @@
 package command_test
 
 import (
+	"encoding/json"
 	"net"
 	"path/filepath"
 	"strings"
@@ -51,6 +52,28 @@ func TestDoctor_Healthy(t *testing.T) {
 		require.Contains(t, found[what].Finding, want.Finding, what)
 		require.Contains(t, found[what].Remedy, want.Remedy, what)
 	}
+}
+
+// Everything that is harmful to a dead letter queue is shown, and a queue that is called missing is not missing.
+func TestDoctor_HarmfulSource(t *testing.T) {
+	t.Parallel()
+	rabbit := services.SharedRabbitMQ(t).VHost(t)
+	const harmed = `what is missing`
+	declare(t, rabbit, map[string]amqp.Table{harmed: {"x-max-length": int32(10), "x-message-ttl": int32(60_000)}})
+	config := configOf(services.SharedPostgres(t).Database(t), map[string]string{"rabbit": rabbit}, "rabbit/"+harmed)
+	var findings []finding
+	require.NoError(t, json.Unmarshal([]byte(redrive(t, config, "doctor", "-o", "json").stdout), &findings))
+	var shown []string
+	for _, f := range findings {
+		if f.What == "source rabbit/"+harmed {
+			require.Equal(t, "warning", f.Severity)
+			require.Empty(t, f.Remedy, "the finding names it")
+			shown = append(shown, f.Finding)
+		}
+	}
+	require.Len(t, shown, 2)
+	require.Contains(t, strings.Join(shown, "\n"), "x-max-length")
+	require.Contains(t, strings.Join(shown, "\n"), "x-message-ttl")
 }
 
 // Each broken part is a separate problem with a separate remedy, and no password is shown.
