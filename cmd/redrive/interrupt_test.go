@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
@@ -123,6 +125,57 @@ func prepared(t *testing.T, letters *dlq.Letters, id string) {
 		ID: id, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: now, CreatedBy: "ana", ChangedAt: now,
 		ChangedBy: "ana", ApprovalAbove: -1,
 	}}, driver.AuditRecord{At: now, Actor: "ana", Action: redrive.ActionStart, Run: id}))
+}
+
+// Ctrl-C while a server has the request to start or resume a run, and has not stored it yet: the pause found no run, or
+// one that was not running, and the run worked.
+func TestRedrive_InterruptBeforeTheServerHasStored(t *testing.T) {
+	_, _, letters := interruptible(t)
+	runner, err := redrive.NewRunner(letters.Manager(nil), redrive.Config{})
+	require.NoError(t, err)
+	api, err := dlqhttp.New(dlqhttp.Config{
+		Manager: letters.Manager(nil), Runner: runner, Logger: slog.New(slog.DiscardHandler),
+		Auth: []dlqhttp.Authenticator{dlqhttp.AuthenticatorFunc(func(*http.Request) (dlqhttp.Principal, error) {
+			return dlqhttp.Principal{Name: "ana", Role: dlqhttp.Admin}, nil
+		})},
+	})
+	require.NoError(t, err)
+	interrupts, paused := make(chan context.CancelFunc, 1), make(chan struct{}, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch what := path.Base(r.URL.Path); {
+		case what == "pause":
+			defer func() { paused <- struct{}{} }()
+		case r.Method == http.MethodPost && (what == "runs" || what == "resume"):
+			body, err := io.ReadAll(r.Body) // only then does the server notice that the client leaves
+			assert.NoError(t, err)
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			(<-interrupts)()
+			select {
+			case <-r.Context().Done():
+				<-paused
+			case <-time.After(100 * time.Millisecond): // it waits
+			}
+			r = r.WithContext(context.WithoutCancel(r.Context()))
+		}
+		api.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+
+	for _, args := range [][]string{
+		{"dlq", "redrive", "--handler", "pay", "--yes", "--id", "night"},
+		{"runs", "resume", "night"},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		interrupts <- cancel
+		var out, faults bytes.Buffer
+		code := runContext(ctx, append(args, "--server", server.URL), strings.NewReader(""), &out, &faults)
+		require.Equal(t, exitInterrupted, code, faults.String())
+		require.Contains(t, faults.String(), "interrupted: run night is paused")
+		run, err := runner.Run(t.Context(), "night")
+		require.NoError(t, err)
+		require.Equal(t, redrive.Paused, run.State)
+		<-paused
+	}
 }
 
 // Ctrl-C while a run is started whose id is taken: the run of that id, which someone else has started, was paused. And

@@ -168,7 +168,9 @@ func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
 	}
 	spec.ID = cmp.Or(spec.ID, uuid.Must(uuid.NewV7()).String())
 	_, before := manager.GetRun(ctx, spec.ID) // one whose id was given may exist, and be someone else's
-	run, err := manager.StartRun(ctx, spec, a.by())
+	lasting, stop := answered(ctx, manager)
+	defer stop()
+	run, err := manager.StartRun(lasting, spec, a.by())
 	if f.spec.ID == "" && statusOf(err) == http.StatusConflict { // it was sent twice, because the answer was lost
 		run, err = manager.GetRun(ctx, spec.ID)
 	}

@@ -247,7 +247,9 @@ func (a *app) resumeRun(ctx context.Context, _ *api, id string) error {
 		return err
 	}
 	if run.State != redrive.Running && (run.State != redrive.Preparing || run.Pausing()) {
-		if _, err := manager.ResumeRun(ctx, id, a.by()); err != nil && ctx.Err() == nil { // if that ends, it may be resumed
+		lasting, stop := answered(ctx, manager)
+		defer stop()
+		if _, err := manager.ResumeRun(lasting, id, a.by()); err != nil && ctx.Err() == nil { // else it may be resumed
 			return err
 		}
 	}
@@ -301,6 +303,18 @@ func (a *app) drive(ctx context.Context, m *api, id string) error {
 		return err
 	}
 	return a.finish(run)
+}
+
+// answered returns a context for a request that makes a run work. It outlives an interruption until a server has
+// answered, for ten seconds at most: a pause that reaches the server first would find nothing to pause, and the run
+// would work.
+func answered(ctx context.Context, m *api) (lasting context.Context, stop func()) {
+	if m.runner != nil { // a store has ended the request when it returns
+		return ctx, func() {}
+	}
+	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() { time.AfterFunc(10*time.Second, cancel) })
+	return lasting, cancel
 }
 
 // interrupted pauses a run, which may not exist yet or have ended. ctx has ended.
