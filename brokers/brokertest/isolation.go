@@ -78,7 +78,7 @@ func (w *world) TestRedrive_ReachesOnlyTheConsumerThatFailed() {
 	require.Equal(w, 1, runs[1].Attempt, "attempts start at 1 again")
 }
 
-// A program may open a broker twice, for example to reschedule through a connection of its own.
+// A program may open a broker twice, for example to reschedule through a separate connection.
 func (w *world) TestRetry_ThroughTheBrokerOpenedTwice() {
 	topic := w.topic("orders")
 	b := w.open()

@@ -132,8 +132,8 @@ type ReaderCounter interface {
 // reschedules a message that it has not delivered itself; of other transports it only compares the names.
 type Reacher interface {
 	// Reaches reports whether the consumer that o came from reads what is published to o.To. from has delivered the
-	// message; it is nil for a plain subscriber of Watermill. If unknown for good, it reports true, because a refusal stops
-	// a program that may be right; an error refuses the message for now.
+	// message; it is nil for a plain subscriber of Watermill. What can never be known is reported as true, because a
+	// refusal stops a program that may be right. After an error the message is delivered again.
 	Reaches(ctx context.Context, o *Outgoing, from Transport) (bool, error)
 }
 

@@ -55,8 +55,8 @@ func (t *transport) Readers(ctx context.Context, to *driver.Destination) (int, e
 	return state.Consumers, err
 }
 
-// Reaches implements driver.Reacher. Clusters may have one name, and a plain subscriber may read any queue: so somebody
-// must read this one. A cluster that was renamed is known by its address.
+// Reaches implements driver.Reacher. Two clusters may have one name, and a plain subscriber may read any queue, so
+// there must be a consumer of this one. A cluster that was renamed is recognized by its address.
 func (t *transport) Reaches(ctx context.Context, o *driver.Outgoing, from driver.Transport) (bool, error) {
 	other, ok := from.(*transport)
 	if !ok && from != nil {
