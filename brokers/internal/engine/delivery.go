@@ -50,8 +50,8 @@ type delivery struct {
 
 type deliveryKey struct{}
 
-// deliveryOf returns the delivery of ctx if it is the one that m arrived with from origin, otherwise nil. A context with
-// another origin has none: the message is going elsewhere.
+// deliveryOf returns the delivery of ctx if it is the one that m arrived with from origin, otherwise nil. A context
+// with another origin has none: the message is going elsewhere.
 func deliveryOf(ctx context.Context, origin *envelope.Origin, m *message.Message) *delivery {
 	h, _ := ctx.Value(deliveryKey{}).(*delivery)
 	if at, _ := envelope.OriginFrom(ctx); h == nil || at != &h.Origin || h.uuid != m.UUID ||
