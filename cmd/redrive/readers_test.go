@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"io"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -13,8 +14,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/config"
 )
 
 // Before a redrive doctor and a dry run name the targets of pending dead letters that no consumer reads: also those of
@@ -76,4 +79,25 @@ func TestReaders(t *testing.T) {
 		"--broker", url)
 	require.Equal(t, exitOK, code, stderr)
 	require.Contains(t, stdout+stderr, "warning: no consumer reads invoices of mail")
+}
+
+// A broker that does not answer may be the one that dead letters came from, however its URL spells the scheme: the
+// other one must not be asked about their consumers.
+func TestReaders_OfABrokerThatDoesNotAnswer(t *testing.T) {
+	_, _, letters := interruptible(t)
+	east, err := memory.New(brokers.Config{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, east.Close()) })
+	for url, asked := range map[string]bool{"kafka://west": true, "amqp://west": false, "amqps://west": false} {
+		cfg := &config.Config{Brokers: map[string]config.Broker{
+			"east": {Config: brokers.Config{URL: "amqp://east"}}, "west": {Config: brokers.Config{URL: url}},
+		}}
+		d := &doctor{
+			app:    &app{letters: letters, err: io.Discard, cfg: cfg},
+			opened: map[string]brokers.Broker{"east": east},
+		}
+		found, err := d.previewer(cfg)
+		require.NoError(t, err)
+		require.Equal(t, asked, found != nil, url)
+	}
 }

@@ -481,3 +481,24 @@ func TestRouter_Refuses(t *testing.T) {
 		})
 	}
 }
+
+// A URL may spell the scheme of a broker in several ways, and entries name one of them.
+func TestRouter_KnowsEverySpelling(t *testing.T) {
+	t.Parallel()
+	for configured, named := range map[string]string{
+		"nats+tls": "nats", "amqps": "amqp", "postgresql": "postgres", "mariadb": "mysql",
+		"watermill+amqps": "watermill+amqp", "watermill+postgresql": "watermill+postgres",
+	} {
+		b := newMemory(t, brokers.Config{Group: "billing"})
+		router, err := collector.NewRouter(collector.RouterConfig{Targets: []collector.Target{
+			{Name: "one", Scheme: configured, Redriver: b, Outcome: collector.OutcomeReported},
+			{Name: "none", Scheme: "watermill+kafka", Redriver: b, Outcome: collector.OutcomeReported},
+		}})
+		require.NoError(t, err)
+		messages, err := b.Subscriber().Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		origin := envelope.Origin{Broker: named, Topic: "orders", Consumer: "billing"}
+		require.NoError(t, router.Reschedule(t.Context(), origin, message.NewMessage(named, nil), 0), configured)
+		(<-messages).Ack()
+	}
+}
