@@ -29,7 +29,7 @@ func TestConformance(t *testing.T) {
 				return brokertest.Backend{
 					Open:      func(cfg brokers.Config) (brokers.Broker, error) { return open(t, cfg, url) },
 					OpenOther: func(cfg brokers.Config) (brokers.Broker, error) { return open(t, cfg, database(t)) },
-					Lock: func(t *testing.T, id string) func() { t.Helper(); return lockRow(t, openDB(t, url), id) },
+					Lock:      func(t *testing.T, id string) func() { t.Helper(); return lockRow(t, openDB(t, url), id) },
 					Delete: func(t *testing.T, id string) {
 						t.Helper()
 						db := openDB(t, url)
