@@ -19,8 +19,9 @@ func TestParseURL(t *testing.T) {
 	t.Parallel()
 	const (
 		commits   = "autocommit=1&charset=utf8mb4&completion_type=0&interpolateParams=true"
+		packet    = "&maxAllowedPacket=0"
 		session   = "&rejectReadOnly=true&sql_mode=%27STRICT_ALL_TABLES%27&sql_select_limit=18446744073709551615"
-		mysqlOurs = commits + session
+		mysqlOurs = commits + packet + session
 	)
 	for raw, want := range map[string]string{
 		"postgresql://ana:s%40cret@db:5433/app?sslmode=require&x-readers=3&options=-c%20geqo=off": "postgres://ana:s%40cret@db:5433/app?options=-c%20geqo%3Doff&sslmode=require",
@@ -28,7 +29,7 @@ func TestParseURL(t *testing.T) {
 		"mariadb://db/app?tls=true&x-readers=1": "tcp(db:3306)/app?" +
 			mysqlOurs + "&tls=true",
 		"mysql://ana@/app?socket=/run/mysqld/mysqld.sock": "ana@unix(/run/mysqld/mysqld.sock)/app?" + mysqlOurs,
-		"mysql://ana@[::1]:3306/a%3Fb?parseTime=true":     "ana@tcp([::1]:3306)/a%3Fb?" + commits + "&parseTime=true" + session,
+		"mysql://ana@[::1]:3306/a%3Fb?parseTime=true":     "ana@tcp([::1]:3306)/a%3Fb?" + commits + packet + "&parseTime=true" + session,
 		"sqlite:dead.db?x-synchronous=normal":             "file:dead.db?_txlock=immediate",
 	} {
 		c, err := parseURL(parse(t, raw))

@@ -3,6 +3,7 @@ package sqlqueue_test
 import (
 	"bytes"
 	"database/sql"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
+	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/integration/await"
@@ -54,6 +56,40 @@ func TestSession_OfTheServer(t *testing.T) {
 			require.NoError(t, queue.Publisher().Publish("later", large...))
 			require.NoError(t, queue.Close())
 			require.Equal(t, len(large), count(t, db, "SELECT count(*) FROM redrive_queue_messages"))
+		})
+	}
+}
+
+// A row of another program may fill a packet, and the server ends a connection on which it gets more: the row's dead
+// letter fits nevertheless. What no packet can hold is refused for good, and the store does not count as unreachable.
+func TestSession_PacketIsFull(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(testing.TB, services.MySQLConfig) *services.MySQLServer{
+		"MariaDB": services.MariaDB, "MySQL": services.MySQL,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const packet = 1 << 20
+			url := start(t, services.MySQLConfig{Args: []string{"--max-allowed-packet=1M"}}).Database(t)
+			queue := openQueue(t, url)
+			messages, err := queue.Subscriber().Subscribe(t.Context(), "jobs")
+			require.NoError(t, err)
+			_, err = openDB(t, url).ExecContext(t.Context(), `INSERT INTO redrive_queue_messages
+				(queue_id, visible_at, due_at, published_at, uuid, headers, payload)
+				SELECT id, 0, 0, 0, 'full', '{}', repeat('x', ?) FROM redrive_queues`, packet-30)
+			require.NoError(t, err)
+			m := receive(t, messages)
+			origin, _ := envelope.OriginFrom(m.Context())
+			letter := &envelope.DeadLetter{Message: m, Origin: *origin, Reason: envelope.ReasonPermanent, At: time.Now()}
+			require.NoError(t, queue.DeadLetter(t.Context(), letter))
+			m.Ack()
+
+			store, err := sqlstore.Open(t.Context(), url)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, store.Close()) }()
+			m.Metadata.Set("note", strings.Repeat("x", packet))
+			_, err = store.Put(t.Context(), dlq.NewEntry(letter))
+			require.ErrorIs(t, err, dlq.ErrInvalid)
 		})
 	}
 }

@@ -26,6 +26,8 @@ func setMySQLSession(params url.Values) {
 	params.Set("charset", "utf8mb4")
 	params.Set("completion_type", "0")
 	params.Set("sql_select_limit", everyRow)
+	// The server ends a connection on which it gets a larger packet; with 0 the driver asks for its limit.
+	params.Set("maxAllowedPacket", cmp.Or(params.Get("maxAllowedPacket"), "0"))
 	// Without strict mode, the server truncates values silently. This also disables NO_BACKSLASH_ESCAPES and ANSI_QUOTES.
 	params.Set("sql_mode", cmp.Or(params.Get("sql_mode"), "'STRICT_ALL_TABLES'"))
 	// After a failover, the driver replaces the connections to the server that is now read-only.

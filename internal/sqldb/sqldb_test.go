@@ -28,7 +28,7 @@ func parse(t *testing.T, raw string) *url.URL {
 
 func TestReadURL(t *testing.T) {
 	t.Parallel()
-	const commits = "autocommit=1&charset=utf8mb4&completion_type=0&"
+	const commits = "autocommit=1&charset=utf8mb4&completion_type=0&maxAllowedPacket=0&"
 	const session = "rejectReadOnly=true&sql_mode=%27STRICT_ALL_TABLES%27&sql_select_limit=18446744073709551615"
 	const strict = commits + session
 	for raw, want := range map[string]string{

@@ -282,8 +282,11 @@ var refusals = map[Dialect][]string{
 }
 
 // Refused reports whether the database rejects the values of a statement and would do so again: characters that it
-// cannot store, text that is too long, a statement beyond its size limit.
-func (d Dialect) Refused(err error) bool { return IsCode(err, refusals[d]...) }
+// cannot store, text that is too long, a statement beyond its size limit. For a value beyond its packet, MySQL has no
+// code but that of unknown errors.
+func (d Dialect) Refused(err error) bool {
+	return IsCode(err, refusals[d]...) || IsCode(err, "1105") && strings.Contains(err.Error(), "'max_allowed_packet'")
+}
 
 // Unreachable reports whether the database did not answer, as opposed to answering with an error. MySQL's driver
 // reports every lost connection as an "invalid connection". A server that refuses a user or a database has answered,
