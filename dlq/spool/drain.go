@@ -23,8 +23,8 @@ const (
 // After a crash the lines of a file may be passed again, so take must be idempotent. Lines that arrive while it runs
 // are also drained. One Drain runs at a time.
 //
-// A missing file is counted, and drained when it is back. An unreadable one does not stop those after it, but is in the
-// error.
+// A missing file is counted, and drained when it is back. An unreadable one, or one whose lines cannot be set aside
+// because the disk is full, does not stop those after it, but is in the error.
 func (s *Spool) Drain(ctx context.Context, take func(ctx context.Context, lines [][]byte) error) error {
 	s.draining.Lock()
 	defer s.draining.Unlock()
@@ -54,7 +54,7 @@ func (s *Spool) Drain(ctx context.Context, take func(ctx context.Context, lines 
 	}
 }
 
-// fileError is an error of the file, not of take.
+// fileError is an error of the spool's files. Take may return one, of Refuse or Requeue.
 type fileError struct{ err error }
 
 func (e *fileError) Error() string { return e.err.Error() }
@@ -217,7 +217,7 @@ func (s *Spool) Refuse(lines ...[]byte) error {
 		err = writeFile(s.RefusedFile(), os.O_APPEND, data)
 	}
 	if err != nil {
-		return err
+		return &fileError{err}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

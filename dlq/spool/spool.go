@@ -194,7 +194,10 @@ func (s *Spool) Requeue(ctx context.Context, lines ...[]byte) error {
 	if err != nil {
 		return err
 	}
-	return s.add(ctx, &appendRequest{data: data, again: len(lines)})
+	if err := s.add(ctx, &appendRequest{data: data, again: len(lines)}); err != nil {
+		return &fileError{err}
+	}
+	return nil
 }
 
 func (s *Spool) add(ctx context.Context, r *appendRequest) error {

@@ -349,6 +349,35 @@ func TestSpool_FileUnreadable(t *testing.T) {
 	require.False(t, s.Empty(), "the file waits to be repaired")
 }
 
+// Lines that cannot be set aside, because the disk is full, do not stop the files behind theirs: what is imported from
+// those makes room on the disk.
+func TestSpool_LinesCannotBeSetAside(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := openSpool(t, spool.Config{Dir: dir, SegmentBytes: 1})
+	want := lines(3)
+	for _, line := range want {
+		require.NoError(t, s.Append(t.Context(), []byte(line)))
+	}
+	require.NoError(t, os.Mkdir(s.RefusedFile(), 0o700)) // writing to it fails, even for root
+	var got []string
+	take := func(_ context.Context, batch [][]byte) error {
+		if string(batch[0]) == want[0] {
+			return s.Refuse(batch...)
+		}
+		for _, line := range batch {
+			got = append(got, string(line))
+		}
+		return nil
+	}
+	require.Error(t, s.Drain(t.Context(), take))
+	require.Equal(t, want[1:], got)
+	require.NoError(t, os.Remove(s.RefusedFile()))
+	require.NoError(t, s.Drain(t.Context(), take))
+	require.True(t, s.Empty())
+	require.Equal(t, int64(1), s.Stats().Refused)
+}
+
 func TestSpool_SizeBound(t *testing.T) {
 	t.Parallel()
 	s := openSpool(t, spool.Config{Dir: t.TempDir(), MaxBytes: 100, SegmentBytes: 50})
