@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -143,6 +145,50 @@ func TestRun_Rate(t *testing.T) {
 		}
 		p := run.Progress(time.Now())
 		require.InDelta(t, 20, p.Rate, 3)
+	})
+}
+
+// unsent is a store that knows how many bytes of payload were read and not sent yet.
+type unsent struct {
+	*sqlstore.Store
+
+	bytes, most atomic.Int64
+}
+
+func (u *unsent) NextItems(ctx context.Context, run string, after int64, limit int, bytes int64) ([]redrive.Item,
+	error,
+) {
+	items, err := u.Store.NextItems(ctx, run, after, limit, bytes)
+	for i := range items {
+		u.most.Store(max(u.most.Load(), u.bytes.Add(int64(len(items[i].Entry.Body.Payload)))))
+	}
+	return items, err
+}
+
+// However many messages a run may read ahead, large ones do not fill the memory while its rate holds them back.
+func TestRun_LargeMessagesAreNotReadAhead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const letters, size = 16, 4 << 20
+		c := &consumer{}
+		_, s := operated(t, 0, c)
+		store := &unsent{Store: s}
+		c.refuse = func(m *message.Message) error {
+			store.bytes.Add(-int64(len(m.Payload)))
+			return nil
+		}
+		for n := range letters {
+			d := death(n)
+			d.Message.Payload = make([]byte, size)
+			stored(t, store, d)
+		}
+		m := operate(t, store, c)
+		run, err := m.StartRun(t.Context(), redrive.Spec{Rate: 1}, ana)
+		require.NoError(t, err)
+		run, err = m.Drive(t.Context(), run.ID)
+		require.NoError(t, err)
+		require.Equal(t, redrive.Counts{Succeeded: letters}, run.Counts)
+		require.LessOrEqual(t, store.most.Load(), int64(32<<20))
 	})
 }
 

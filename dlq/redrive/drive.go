@@ -21,7 +21,7 @@ const (
 	firstBatch     = 250 // entries; batches grow while publishing is fast
 	batchFast      = 250 * time.Millisecond
 	batchSlow      = time.Second
-	batchBytes     = 16 << 20       // payload in one batch
+	batchBytes     = 16 << 20       // payload in one read, and read ahead before another one
 	settleLimit    = driver.MaxPage // items that one transaction settles
 	settleFast     = 20 * time.Millisecond
 	settleSlow     = time.Second

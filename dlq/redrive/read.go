@@ -43,7 +43,7 @@ func (d *runDriver) readAhead(ctx context.Context) error {
 	}
 	// Those ahead, and those whose skipping is not recorded yet, are still waiting in the store.
 	known := int64(len(d.ahead) + len(d.step.Skipped))
-	if d.run.State != Running || len(d.ahead) >= d.size || d.run.Counts.Waiting <= known || time.Now().Before(d.reread) {
+	if d.run.State != Running || d.enoughAhead() || d.run.Counts.Waiting <= known || time.Now().Before(d.reread) {
 		return nil
 	}
 	if d.atEnd {
@@ -55,6 +55,17 @@ func (d *runDriver) readAhead(ctx context.Context) error {
 	d.reading = make(chan readItems, 1)
 	go d.read(ctx, d.reading, d.run.ID, d.after, d.size)
 	return nil
+}
+
+// enoughAhead reports whether the next batch is read. Few large messages are one, else they would fill the memory.
+func (d *runDriver) enoughAhead() bool {
+	var bytes int64
+	for i := range d.ahead {
+		if e := d.ahead[i].Entry; e != nil {
+			bytes += e.Size
+		}
+	}
+	return len(d.ahead) >= d.size || bytes >= batchBytes
 }
 
 // addRead appends the result of a read to the items ahead.
