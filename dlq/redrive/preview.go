@@ -40,7 +40,7 @@ type Sample struct {
 }
 
 // PreviewRun is the dry run: how many entries the spec selects, of which topics, and what would happen to the first few
-// (10 when sample is 0, at most 100).
+// (10 when sample is 0, at most 100, fewer of large messages).
 func (rn *Runner) PreviewRun(ctx context.Context, spec Spec, sample int) (*Preview, error) {
 	spec, err := rn.CheckSpec(spec)
 	if err != nil {
@@ -70,8 +70,12 @@ func (rn *Runner) PreviewRun(ctx context.Context, spec Spec, sample int) (*Previ
 		return nil, err
 	}
 	entries := make([]*dlq.Entry, 0, len(listing.Entries))
+	var bytes int64
 	for i := range listing.Entries {
 		e := &listing.Entries[i]
+		if bytes += e.Size; bytes > batchBytes && i > 0 {
+			break
+		}
 		if e.Body, err = rn.cfg.Store.Body(ctx, e.ID, e.Revision); err != nil {
 			return p, err
 		}
@@ -115,7 +119,7 @@ type Review struct {
 const reviewCauses = 20
 
 // ReviewRun shows a run's frozen set: how many entries of which topics and causes, and the messages that would be sent
-// for the first few (10 when sample is 0, at most 100).
+// for the first few (10 when sample is 0, at most 100, fewer if they are large).
 func (rn *Runner) ReviewRun(ctx context.Context, id string, sample int) (*Review, error) {
 	if sample <= 0 {
 		sample = 10

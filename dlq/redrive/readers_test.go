@@ -93,6 +93,23 @@ func TestPreviewRun_Readers(t *testing.T) {
 		p.Destinations, "a redriver that counts none")
 }
 
+// A preview of large messages shows as many as a run reads at once: a hundred would fill the memory, and a jq
+// expression over them takes longer than a request.
+func TestPreviewRun_LargeMessages(t *testing.T) {
+	t.Parallel()
+	m, store := operated(t, 0, &consumer{})
+	const letters, size = 6, 4 << 20
+	for n := range letters {
+		d := death(n)
+		d.Message.Payload = make([]byte, size)
+		stored(t, store, d)
+	}
+	p, err := m.PreviewRun(t.Context(), redrive.Spec{}, 0)
+	require.NoError(t, err)
+	require.Equal(t, int64(letters), p.Count)
+	require.Equal(t, 16<<20/size, len(p.Sample)) //nolint:testifylint // Len would print all of them
+}
+
 // A broker that does not answer, not even when its context ends, delays neither the preview nor the answers about
 // others.
 func TestPreviewRun_FrozenBroker(t *testing.T) {
