@@ -160,9 +160,20 @@ func (u *unsent) NextItems(ctx context.Context, run string, after int64, limit i
 ) {
 	items, err := u.Store.NextItems(ctx, run, after, limit, bytes)
 	for i := range items {
-		u.most.Store(max(u.most.Load(), u.bytes.Add(int64(len(items[i].Entry.Body.Payload)))))
+		u.most.Store(max(u.most.Load(), u.bytes.Add(items[i].Entry.Size)))
 	}
 	return items, err
+}
+
+// storeLarge stores dead letters that claim to have that many bytes.
+func storeLarge(t *testing.T, store dlq.Store, letters, size int) {
+	t.Helper()
+	for n := range letters {
+		e := dlq.NewEntry(death(n))
+		e.Size = int64(size)
+		_, err := store.Put(t.Context(), e)
+		require.NoError(t, err)
+	}
 }
 
 // However many messages a run may read ahead, large ones do not fill the memory while its rate holds them back.
@@ -173,15 +184,11 @@ func TestRun_LargeMessagesAreNotReadAhead(t *testing.T) {
 		c := &consumer{}
 		_, s := operated(t, 0, c)
 		store := &unsent{Store: s}
-		c.refuse = func(m *message.Message) error {
-			store.bytes.Add(-int64(len(m.Payload)))
+		c.refuse = func(*message.Message) error {
+			store.bytes.Add(-size)
 			return nil
 		}
-		for n := range letters {
-			d := death(n)
-			d.Message.Payload = make([]byte, size)
-			stored(t, store, d)
-		}
+		storeLarge(t, store, letters, size)
 		m := operate(t, store, c)
 		run, err := m.StartRun(t.Context(), redrive.Spec{Rate: 1}, ana)
 		require.NoError(t, err)

@@ -99,15 +99,11 @@ func TestPreviewRun_LargeMessages(t *testing.T) {
 	t.Parallel()
 	m, store := operated(t, 0, &consumer{})
 	const letters, size = 6, 4 << 20
-	for n := range letters {
-		d := death(n)
-		d.Message.Payload = make([]byte, size)
-		stored(t, store, d)
-	}
+	storeLarge(t, store, letters, size)
 	p, err := m.PreviewRun(t.Context(), redrive.Spec{}, 0)
 	require.NoError(t, err)
 	require.Equal(t, int64(letters), p.Count)
-	require.Equal(t, 16<<20/size, len(p.Sample)) //nolint:testifylint // Len would print all of them
+	require.Len(t, p.Sample, 16<<20/size)
 }
 
 // A broker that does not answer, not even when its context ends, delays neither the preview nor the answers about
