@@ -148,17 +148,17 @@ func waited(headers amqp.Table) bool {
 	return false
 }
 
-// countRejections counts the cycles that earlier consumers made by rejecting: without our counter, the number of failed
-// attempts is the one that RabbitMQ wrote to x-death. It is only read from messages that none of our services has
-// republished, because only there it is RabbitMQ's own.
+// countRejections adds the cycles that other consumers made by rejecting, which RabbitMQ counts in x-death, to the failed
+// attempts. We publish no x-death, so those in a retry of ours came after it.
 func countRejections(headers amqp.Table, queue string, metadata message.Metadata) {
-	if metadata[envelope.KeyRetryCount] != "" {
+	had, err := strconv.ParseUint(cmp.Or(metadata[envelope.KeyRetryCount], "0"), 10, 31)
+	if err != nil {
 		return
 	}
 	for death := range deaths(headers) {
 		n, ok := integer(death["count"])
 		if death["queue"] == queue && death["reason"] == "rejected" && ok && n > 0 {
-			metadata[envelope.KeyRetryCount] = strconv.FormatInt(n, 10)
+			metadata[envelope.KeyRetryCount] = strconv.FormatUint(had+uint64(n), 10)
 			return
 		}
 	}

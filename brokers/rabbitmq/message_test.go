@@ -119,7 +119,7 @@ func TestRemaining_IsBoundedForAnyClock(t *testing.T) {
 	}
 }
 
-// A message that earlier consumers rejected has used those cycles; our own counter takes precedence.
+// A message that earlier consumers rejected has used those cycles, in addition to those that our own counter has.
 func TestCountRejections(t *testing.T) {
 	deaths := []any{
 		"nonsense",
@@ -132,7 +132,10 @@ func TestCountRejections(t *testing.T) {
 		want   string
 	}{
 		"rejected twice":     {deaths, "", "2"},
-		"counted already":    {deaths, "1", "1"},
+		"after a retry":      {deaths, "1", "3"},
+		"an odd counter":     {deaths, "abc", "abc"},
+		"a huge counter":     {deaths, "9223372036854775807", "9223372036854775807"},
+		"a negative counter": {deaths, "-1", "-1"},
 		"never rejected":     {[]any{}, "", ""},
 		"another form":       {"twice", "", ""},
 		"rejected elsewhere": {[]any{amqp.Table{"queue": "q", "reason": "rejected", "count": int64(9)}}, "", ""},

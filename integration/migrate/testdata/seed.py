@@ -77,7 +77,7 @@ class TTLCycle:
         cycles = sum(d["count"] for d in headers.get("x-death", []) if d["queue"] == DRE and d["reason"] == "rejected")
         if message["email"]:
             say("handled", message["id"])
-        elif max(cycles, int(headers.get("x-retry-count", 0))) < 3:
+        elif cycles + int(headers.get("x-retry-count", 0)) < 3:
             ch.basic_reject(method.delivery_tag, requeue=False)
             return
         else:
