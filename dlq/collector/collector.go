@@ -307,6 +307,9 @@ func (c *Collector) readAs(f Format, m *message.Message, d *Death) (ok bool) {
 // complete fills in what the message does not say, from the queue in which it was found.
 func (d *Death) complete(s *Source, found *envelope.Origin, now time.Time) {
 	queue := withoutSuffix(s.Topic)
+	if d.Class == expired && d.Consumer != queue && isWaitQueue(d.Consumer) {
+		*d = Death{At: d.At} // it returned from there, and its consumer published it later with all its headers
+	}
 	if d.Topic == "" && d.Consumer == "" {
 		d.Topic = queue
 		if found.Exchange != "" || scheme.Same(found.Broker, "amqp") {
@@ -398,4 +401,13 @@ func withoutSuffix(name string) string {
 		}
 	}
 	return name
+}
+
+// isWaitQueue reports whether messages wait for a retry or a first delivery in a queue of this name. One that is sent
+// there without a time to live would never leave, and hold up those behind it.
+func isWaitQueue(name string) bool {
+	words := strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return strings.ContainsRune("._-", r) })
+	return slices.ContainsFunc(words, func(word string) bool {
+		return slices.Contains([]string{"retry", "retries", "delay", "delayed", "wait", "waiting"}, word)
+	})
 }

@@ -86,6 +86,31 @@ func rabbitMQ() map[string]foreign {
 				Reason: envelope.ReasonExpired, DiedAt: died(),
 			},
 		},
+		"RabbitMQ, expired in a queue whose name says delayed": {
+			source: "flights.delayed-dlq",
+			headers: map[string]string{
+				"x-death": `[{"count":1,"exchange":"","queue":"flights.delayed","reason":"expired",` +
+					`"routing-keys":["flights.delayed"],"time":"2026-11-20T07:30:01Z"}]`,
+			},
+			want: dlq.Entry{
+				Origin:       envelope.Origin{Topic: "flights.delayed", Consumer: "flights.delayed", RoutingKey: "flights.delayed"},
+				ErrorMessage: "the time to live ended in queue flights.delayed", ErrorClass: "expired",
+				Handler: "flights.delayed", Reason: envelope.ReasonExpired, DiedAt: died(),
+			},
+		},
+		"RabbitMQ, published by its consumer after a wait (B)": {
+			source: "invoice-chase-dlq", topic: true,
+			headers: map[string]string{
+				"x-death": `[{"count":1,"exchange":"","queue":"invoice-chase-delayed-queue","reason":"expired",` +
+					`"original-expiration":"10000","routing-keys":["invoice-chase-delayed-queue"],"time":"2026-11-20T07:30:01Z"}]`,
+			},
+			own: map[string]string{"x-original-delay": "10000"},
+			want: dlq.Entry{
+				Origin:       envelope.Origin{Topic: "invoice-chase"}, // and its consumer, on RabbitMQ
+				ErrorMessage: "dead-lettered to invoice-chase-dlq without a reason", Reason: envelope.ReasonExhausted,
+				DiedAt: died(),
+			},
+		},
 		"RabbitMQ, delivery limit of a quorum queue": {
 			source: "dead",
 			headers: map[string]string{
@@ -199,6 +224,18 @@ func otherJava() map[string]foreign {
 				ErrorMessage: "no stock", ErrorClass: "java.lang.IllegalStateException", Reason: envelope.ReasonExhausted,
 			},
 			trace: "Shop.sell",
+		},
+		"Spring AMQP, after a wait": {
+			source: "errors",
+			headers: map[string]string{
+				"x-exception-message": "no stock", "x-original-exchange": "", "x-original-routingKey": "orders",
+				"x-death": `[{"count":1,"exchange":"","queue":"orders.later","reason":"expired",` +
+					`"routing-keys":["orders.later"],"time":"2026-11-20T07:30:01Z"}]`,
+			},
+			want: dlq.Entry{
+				Origin:       envelope.Origin{Topic: "orders", Consumer: "orders", RoutingKey: "orders"},
+				ErrorMessage: "no stock", Reason: envelope.ReasonExhausted, DiedAt: died(),
+			},
 		},
 		"Kafka Connect": {
 			source: "dlq-orders-sink", topic: true,
