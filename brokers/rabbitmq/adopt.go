@@ -218,7 +218,10 @@ func mayExpire(args amqp.Table) bool {
 // another wait queue would be bound with the same key, and both would get every reject and retry. And where the queue
 // has both arguments, no policy overrides them.
 func (p *Plan) remedy(path returnPath, args amqp.Table) string {
-	const see = "put the management API into the URL (management=http://host:15672) so that we see the policy"
+	see := "put the management API into the URL (management=http://host:15672) so that we see the policy"
+	if p.design.management != nil {
+		see = "start again when the management API shows it, up to five seconds after it was set"
+	}
 	cycle := p.design.transport == transportReject && p.design.namesOf(path.key, path.to).RetryExchange != ""
 	switch {
 	case !cycle && !slices.Contains(p.Adopted, path.queue):

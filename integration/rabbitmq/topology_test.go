@@ -263,6 +263,11 @@ func TestTopology_ADeadEndIsRefused(t *testing.T) {
 				require.Contains(t, findings[0].String()+findings[len(findings)-1].String(),
 					`nothing comes back from queue "orders_retry"`)
 			}
+			seeing := openBroker(t, url, naming(brokers.Laravel()),
+				params("declare", "adopt", "management", services.SharedRabbitMQ(t).Management().Address()))
+			_, err := seeing.Subscriber().Subscribe(t.Context(), "orders")
+			require.ErrorContains(t, err, "nothing comes back")
+			require.NotContains(t, err.Error(), "put the management API into the URL", "it is there")
 			b := openBroker(t, url+"?declare=adopt&naming=laravel&retry=%7Bqueue%7D_wait") // as the refusal suggests
 			s := serve(t, b, "orders", middleware.Config{MaxAttempts: 2, Backoff: middleware.Constant(50 * time.Millisecond)},
 				fails)
