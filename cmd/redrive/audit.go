@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -80,9 +83,14 @@ var auditColumns = []column[wire.AuditRecord]{
 			return fmt.Sprintf("%d entries", len(r.Entries))
 		case r.EntryID != 0:
 			return driver.FormatID(r.EntryID)
-		default:
+		case r.Run != "":
 			return ""
 		}
+		var of []string // a token, a cause, what was purged
+		for _, name := range slices.Sorted(maps.Keys(r.Detail)) {
+			of = append(of, name+" "+r.Detail[name])
+		}
+		return oneLine(strings.Join(of, ", "), 60)
 	}},
 	{title: "To", gives: drops, value: func(r wire.AuditRecord) string { return string(r.To) }},
 	{title: "Run", gives: drops, value: func(r wire.AuditRecord) string { return r.Run }},

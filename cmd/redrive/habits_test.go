@@ -77,7 +77,11 @@ func TestToken_List(t *testing.T) {
 		code, _, stderr := command(t, args...)
 		require.Equal(t, exitOK, code, stderr)
 	}
-	code, stdout, stderr := command(t, "token", "ls", "-o", "json")
+	code, stdout, stderr := command(t, "audit", "list")
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "token create  role operator, token ci")
+	require.Contains(t, stdout, "token revoke  token phone", "which one")
+	code, stdout, stderr = command(t, "token", "ls", "-o", "json")
 	require.Equal(t, exitOK, code, stderr)
 	var tokens []tokenView
 	require.NoError(t, json.Unmarshal([]byte(stdout), &tokens))
