@@ -85,10 +85,14 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, letters.Close(), broker.Close())
 	}
-	for _, order := range os.Args[1:] { // what an HTTP handler would do
-		if err := broker.Publisher().Publish("orders", message.NewMessage(watermill.NewUUID(), []byte(order))); err != nil {
-			return errors.Join(err, letters.Close(), broker.Close())
+	go func() { // what an HTTP handler would do
+		<-router.Running() // the queue of the consumer exists
+		for _, order := range os.Args[1:] {
+			m := message.NewMessage(watermill.NewUUID(), []byte(order))
+			if err := broker.Publisher().Publish("orders", m); err != nil {
+				log.Print(err)
+			}
 		}
-	}
+	}()
 	return errors.Join(router.Run(ctx), letters.Close(), broker.Close()) // until Ctrl-C
 }

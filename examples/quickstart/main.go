@@ -17,14 +17,14 @@ import (
 )
 
 func main() {
-	ctx, stop := context.WithTimeout(context.Background(), 2*time.Second)
-	defer stop()
-	if err := run(ctx); err != nil {
+	if err := run(context.Background()); err != nil {
 		log.Fatal(err)
 	}
 }
 
 func run(ctx context.Context) error {
+	ctx, stop := context.WithTimeout(ctx, time.Minute)
+	defer stop()
 	broker, err := brokers.Open(ctx, "mem://") // or amqp://guest:guest@localhost/
 	if err != nil {
 		return err
@@ -44,12 +44,16 @@ func run(ctx context.Context) error {
 		if attempt.Number == 1 {
 			return errors.New("mail server: connection refused") // retried after 1 s; nothing behind it waits
 		}
+		stop() // this program ends here
 		return nil
 	})
 
-	order := message.NewMessage(watermill.NewUUID(), []byte("order 4711"))
-	if err := broker.Publisher().Publish("orders", order); err != nil {
-		return err
-	}
+	go func() {
+		<-router.Running() // the queue of the consumer exists
+		order := message.NewMessage(watermill.NewUUID(), []byte("order 4711"))
+		if err := broker.Publisher().Publish("orders", order); err != nil {
+			log.Print(err)
+		}
+	}()
 	return errors.Join(router.Run(ctx), broker.Close()) // runs until ctx ends
 }

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -85,6 +87,32 @@ func TestDocs_WatermillsAdapters(t *testing.T) {
 	require.Contains(t, string(page), "| | "+strings.Join(columns, " | ")+" |")
 	for title, cells := range lines {
 		require.Contains(t, string(page), "| "+title+" |"+cells+"\n")
+	}
+}
+
+// The first program of the README runs on a server as the page says: with another URL and import.
+func TestREADME_ProgramOnServers(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	require.NoError(t, err)
+	_, program, _ := strings.Cut(string(page), "```go\npackage main\n")
+	program, _, _ = strings.Cut(program, "```\n")
+	for name, server := range map[string]struct{ driver, query string }{
+		"RabbitMQ": {"rabbitmq", ""}, "Kafka": {"kafka", "?group=mailer"}, "NATS": {"nats", "?group=mailer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, _, _ := strings.Cut(brokerURLs[name](t), "?")
+			main := filepath.Join(t.TempDir(), "main.go")
+			source := strings.NewReplacer(`"mem://"`, strconv.Quote(url+server.query), `brokers/memory"`,
+				"brokers/"+server.driver+`"`).Replace("package main\n" + program)
+			require.NoError(t, os.WriteFile(main, []byte(source), 0o600))
+			command := exec.CommandContext(t.Context(), "go", "run", main)
+			command.Dir = filepath.Join("..", "..")
+			out, err := command.Output()
+			require.NoError(t, err)
+			require.Equal(t, "order 4711: attempt 1 of 4\norder 4711: attempt 2 of 4\n", string(out))
+		})
 	}
 }
 
