@@ -86,7 +86,7 @@ var auditColumns = []column[wire.AuditRecord]{
 		case r.Run != "":
 			return ""
 		}
-		var of []string // a token, a cause, what was purged
+		var of []string // a token, a cause, a purge
 		for _, name := range slices.Sorted(maps.Keys(r.Detail)) {
 			of = append(of, name+" "+r.Detail[name])
 		}

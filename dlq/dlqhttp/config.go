@@ -245,7 +245,7 @@ func CheckAddress(address string, auth []Authenticator) error {
 	}
 	if !local && len(auth) == 0 {
 		return fmt.Errorf("dlqhttp: address %s: %w: anyone who can reach it could read and change the dead letters: "+
-			"configure server.auth (tokens, users or proxy), or listen on 127.0.0.1", address,
+			"configure server.auth (tokens, users, oidc or proxy), or listen on 127.0.0.1", address,
 			ErrNoAuthentication)
 	}
 	return nil
