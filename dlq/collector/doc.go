@@ -35,7 +35,7 @@
 //	masstransit   MT-Fault-*, MT-Reason                 the queue in MT-Fault-InputAddress
 //	connect       __connect.errors.*                    the topic, for group connect-<connector>
 //	spring-kafka  kafka_dlt-*, and x-original-topic     kafka_dlt-original-topic, -consumer-group
-//	spring-amqp   x-exception-*, x-original-routingKey  the queue of x-death, else of the routing key
+//	spring-amqp   x-exception-*, x-original-routingKey  the queue that rejected it, else the routing key
 //	watermill     *_poisoned                            topic_poisoned
 //	envelope      x-retry-count, consumer_error, or an  as plain; error and retry_count of the body
 //	              envelope's JSON body

@@ -1,6 +1,7 @@
 package examples_test
 
 import (
+	"crypto/rand"
 	"fmt"
 	"math"
 	"os"
@@ -98,14 +99,15 @@ func TestREADME_ProgramOnServers(t *testing.T) {
 	_, program, _ := strings.Cut(string(page), "```go\npackage main\n")
 	program, _, _ = strings.Cut(program, "```\n")
 	for name, server := range map[string]struct{ driver, query string }{
-		"RabbitMQ": {"rabbitmq", ""}, "Kafka": {"kafka", "?group=mailer"}, "NATS": {"nats", "?group=mailer"},
+		"RabbitMQ": {"rabbitmq", ""}, "Kafka": {"kafka", "?group=mailer"}, "NATS": {"nats", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url, _, _ := strings.Cut(brokerURLs[name](t), "?")
 			main := filepath.Join(t.TempDir(), "main.go")
 			source := strings.NewReplacer(`"mem://"`, strconv.Quote(url+server.query), `brokers/memory"`,
-				"brokers/"+server.driver+`"`).Replace("package main\n" + program)
+				"brokers/"+server.driver+`"`, `"orders"`, strconv.Quote("orders"+strings.ToLower(rand.Text())),
+			).Replace("package main\n" + program) // other tests of the server have a topic orders
 			require.NoError(t, os.WriteFile(main, []byte(source), 0o600))
 			command := exec.CommandContext(t.Context(), "go", "run", main)
 			command.Dir = filepath.Join("..", "..")
