@@ -284,6 +284,9 @@ func setOrigin(headers map[string]any, o *driver.Outgoing) {
 	switch o.To.Kind {
 	case driver.ToTopic:
 	case driver.ToConsumer:
+		if headers[envelope.KeyConsumer] != nil {
+			return // of a dead letter, in another consumer's queue
+		}
 		// Without an exchange, dead-lettering from the delay queue restores the key.
 		if o.Origin.Exchange != "" || o.Origin.RoutingKey != n.Queue && o.Origin.RoutingKey != "" {
 			headers[envelope.KeyConsumer] = n.Queue

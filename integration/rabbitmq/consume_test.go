@@ -265,3 +265,31 @@ func TestDelays_ForgedDeathsDoNotDropTheMessage(t *testing.T) {
 	}
 	require.Equal(t, "m", p.next("orders_dlq").MessageId)
 }
+
+// A dead letter that was looked at and returned, as in the management page, may have killed its reader as far as the
+// count shows. It is published again for its collector, and keeps the origin to which a redrive sends it.
+func TestConsume_ACountedDeadLetterKeepsItsOrigin(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	b := openBroker(t, url, group("billing"))
+	serve(t, b, "orders", middleware.Config{MaxAttempts: 1}, fails)
+	require.NoError(t, b.Publisher().Publish("orders", newMessage("x")))
+	const dead = "orders.billing_dlq"
+	for range 3 {
+		await.True(t, func() bool {
+			d, ok, err := p.ch.Get(dead, false)
+			return err == nil && ok && d.Nack(false, true) == nil
+		})
+	}
+
+	reader := openBroker(t, url, params("declare", "read"))
+	messages, err := reader.Subscriber().Subscribe(t.Context(), dead)
+	require.NoError(t, err)
+	m := <-messages
+	defer m.Ack()
+	require.Equal(t, []string{"orders", "orders.billing", "redrive", "orders"}, []string{
+		m.Metadata[envelope.KeyTopic], m.Metadata[envelope.KeyConsumer], m.Metadata[envelope.KeyExchange],
+		m.Metadata[envelope.KeyRoutingKey],
+	})
+}
