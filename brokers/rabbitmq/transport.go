@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -259,6 +260,9 @@ func (t *transport) outgoing(o *driver.Outgoing) (outgoing, error) {
 		made.msg.Type = cmp.Or(o.Message.Metadata[envelope.KeyEvent], event)
 	}
 	headers := made.msg.Headers
+	if t.design.declare == declareRead && o.To.Kind == driver.ToConsumer {
+		keepDeath(headers, o.Message.Metadata)
+	}
 	for _, h := range o.Extra {
 		if h.Key != envelope.KeyNotBefore { // it is written below if needed
 			headers[h.Key] = h.Value
@@ -276,6 +280,16 @@ func (t *transport) outgoing(o *driver.Outgoing) (outgoing, error) {
 	}
 	setOrigin(headers, o)
 	return made, nil
+}
+
+// keepDeath keeps how another consumer's dead letter died, for the collector that publishes it again. RabbitMQ does not
+// read it as its own, because it is a text.
+func keepDeath(headers map[string]any, of map[string]string) {
+	for key, value := range of {
+		if envelope.IsBrokerMade(key) && strings.Contains(key, "-death") {
+			headers[key] = value
+		}
+	}
 }
 
 // setOrigin adds the headers that tell where a retry or a dead letter was first published.

@@ -277,10 +277,7 @@ func TestConsume_ACountedDeadLetterKeepsItsOrigin(t *testing.T) {
 	require.NoError(t, b.Publisher().Publish("orders", newMessage("x")))
 	const dead = "orders.billing_dlq"
 	for range 3 {
-		await.True(t, func() bool {
-			d, ok, err := p.ch.Get(dead, false)
-			return err == nil && ok && d.Nack(false, true) == nil
-		})
+		p.refuse(dead, true)
 	}
 
 	reader := openBroker(t, url, params("declare", "read"))
@@ -292,4 +289,29 @@ func TestConsume_ACountedDeadLetterKeepsItsOrigin(t *testing.T) {
 		m.Metadata[envelope.KeyTopic], m.Metadata[envelope.KeyConsumer], m.Metadata[envelope.KeyExchange],
 		m.Metadata[envelope.KeyRoutingKey],
 	})
+}
+
+// So does one of another system, whose origin only RabbitMQ's own headers tell.
+func TestConsume_ACountedForeignDeadLetterKeepsItsDeath(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	for queue, args := range map[string]amqp.Table{
+		"mail":     {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "mail.dlq"},
+		"mail.dlq": {"x-queue-type": "quorum"},
+	} {
+		_, err := p.ch.QueueDeclare(queue, true, false, false, false, args)
+		require.NoError(t, err)
+	}
+	p.send("", "mail", amqp.Publishing{MessageId: "m"})
+	p.refuse("mail", false)
+	for range 3 {
+		p.refuse("mail.dlq", true)
+	}
+	reader := openBroker(t, url, params("declare", "read"))
+	messages, err := reader.Subscriber().Subscribe(t.Context(), "mail.dlq")
+	require.NoError(t, err)
+	m := <-messages
+	defer m.Ack()
+	require.Contains(t, m.Metadata["x-death"], `"queue":"mail","reason":"rejected"`)
 }

@@ -45,6 +45,15 @@ func (p *plain) next(queue string) amqp.Delivery {
 	return d
 }
 
+// refuse nacks the next message in queue.
+func (p *plain) refuse(queue string, requeue bool) {
+	p.t.Helper()
+	await.True(p.t, func() bool {
+		d, ok, err := p.ch.Get(queue, false)
+		return err == nil && ok && d.Nack(false, requeue) == nil
+	})
+}
+
 // depth returns the number of ready messages in queue.
 func (p *plain) depth(queue string) int {
 	p.t.Helper()
