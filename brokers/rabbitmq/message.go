@@ -148,8 +148,8 @@ func waited(headers amqp.Table) bool {
 	return false
 }
 
-// countRejections adds the cycles that other consumers made by rejecting, which RabbitMQ counts in x-death, to the failed
-// attempts. We publish no x-death, so those in a retry of ours came after it.
+// countRejections adds the cycles that other consumers made by rejecting, which RabbitMQ counts in x-death, to the
+// failed attempts. We publish no x-death, so those in a retry of ours came after it.
 func countRejections(headers amqp.Table, queue string, metadata message.Metadata) {
 	had, err := strconv.ParseUint(cmp.Or(metadata[envelope.KeyRetryCount], "0"), 10, 31)
 	if err != nil {
