@@ -156,12 +156,7 @@ func (a *attempt) Publish(publish func(...*message.Message) error, messages ...*
 }
 
 func (a *attempt) owns(messages []*message.Message) bool {
-	for _, m := range messages {
-		if !slices.Contains(a.messages, m) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(messages, func(m *message.Message) bool { return !slices.Contains(a.messages, m) })
 }
 
 // fail settles the consumed message as that of a failed attempt.

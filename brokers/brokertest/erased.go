@@ -159,12 +159,10 @@ func (w *world) TestOperator_ErasesAQueueWhileMessagesArePaced() {
 	})
 	var fails sync.Map
 	c := w.consume(b, topic, middleware.Config{Rescheduler: retries, MaxAttempts: 2, Backoff: w.steps(0)},
-		func(r run) error {
-			if _, failed := fails.LoadOrStore(r.id(), true); !failed && r.payload() == "fails" {
-				return errFails
-			}
-			return nil
-		})
+		failsIf(func(r run) bool {
+			_, failed := fails.LoadOrStore(r.id(), true)
+			return !failed && r.payload() == "fails"
+		}))
 	w.publish(b, topic, batchOf(filled, "fails")...)
 	c.wait("refused retries", func([]run) bool { return refused.Load() >= 4 })
 	w.erase(topic)
@@ -193,12 +191,7 @@ func (w *world) TestOperator_ErasesAQueueWhileRetriesArePublished() {
 		return nil
 	})
 	c := w.consume(b, topic, middleware.Config{Rescheduler: retries, MaxAttempts: 2, Backoff: w.steps(time.Second)},
-		func(r run) error {
-			if r.Attempt == 1 && r.payload() == "fails" {
-				return errFails
-			}
-			return nil
-		})
+		failsIf(func(r run) bool { return r.Attempt == 1 && r.payload() == "fails" }))
 	w.publish(b, topic, batchOf(filled, "fails")...)
 	allPublished()
 	<-together

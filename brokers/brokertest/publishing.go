@@ -55,13 +55,10 @@ func (w *world) batch(n int) []*message.Message {
 func (w *world) TestPublish_CopiesItsMessages() {
 	b, topic := w.openTopic("orders")
 	gate, open := w.gate()
-	c := w.consume(b, topic, middleware.Config{Backoff: middleware.None()}, func(r run) error {
+	c := w.consume(b, topic, middleware.Config{Backoff: middleware.None()}, failsIf(func(r run) bool {
 		<-gate
-		if r.Attempt == 1 {
-			return errFails
-		}
-		return nil
-	})
+		return r.Attempt == 1
+	}))
 	m := newMessage("as published", "k", "as published")
 	w.publish(b, topic, m)
 	m.Payload[0] = 'X'
@@ -237,12 +234,7 @@ func (w *world) TestHostileHeaders_EndInTheDeadLetters() {
 	c := w.consume(b, topic, middleware.Config{
 		MaxAttempts: attempts,
 		Backoff:     middleware.WithCap(middleware.FromOriginalDelay(w.scaled(time.Second)), w.scaled(2*time.Second)),
-	}, func(r run) error {
-		if r.payload() == "good" {
-			return nil
-		}
-		return errFails
-	})
+	}, failsIf(func(r run) bool { return r.payload() != "good" }))
 
 	var batch []*message.Message
 	for name, headers := range hostile {

@@ -399,20 +399,20 @@ func failsOn(payload string, err error) func(r run) error {
 
 // failsBefore is a handler that fails until that attempt.
 func failsBefore(attempt int) func(r run) error {
-	return func(r run) error {
-		if r.Attempt < attempt {
-			return errFails
-		}
-		return nil
-	}
+	return failsIf(func(r run) bool { return r.Attempt < attempt })
 }
 
 // failsUntil is a handler that fails until fixed is true.
 func failsUntil(fixed *atomic.Bool) func(r run) error {
-	return func(run) error {
-		if fixed.Load() {
-			return nil
+	return failsIf(func(run) bool { return !fixed.Load() })
+}
+
+// failsIf is a handler that fails if the condition is met.
+func failsIf(condition func(r run) bool) func(r run) error {
+	return func(r run) error {
+		if condition(r) {
+			return errFails
 		}
-		return errFails
+		return nil
 	}
 }

@@ -42,10 +42,8 @@ func (a *app) auditListCommand() *cobra.Command {
 			records, more, err := pages(wire.Page{Limit: limit}, all,
 				func(page wire.Page) ([]wire.AuditRecord, string, error) {
 					list, err := m.ListAudit(ctx, query, page)
-					if err != nil {
-						return nil, "", err
-					}
-					return list.Records, list.Next, nil
+					list = cmp.Or(list, &wire.AuditList{}) // nil after an error
+					return list.Records, list.Next, err
 				})
 			if err != nil {
 				return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -49,10 +50,8 @@ func (a *app) listCommand() *cobra.Command {
 			}
 			entries, next, err := pages(page, all, func(page wire.Page) ([]wire.Entry, string, error) {
 				list, err := m.ListEntries(ctx, filter.selected, page)
-				if err != nil {
-					return nil, "", err
-				}
-				return list.Entries, list.Next, nil
+				list = cmp.Or(list, &wire.EntryList{}) // nil after an error
+				return list.Entries, list.Next, err
 			})
 			if err != nil {
 				return err
@@ -167,14 +166,11 @@ const hourLayout = "2006-01-02 15:04Z"
 
 func (a *app) statsText(stats *wire.Stats) string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "%s:", deadLetters(stats.Counts.Total()))
-	for i, s := range wire.Statuses() {
-		if i > 0 {
-			out.WriteByte(',')
-		}
-		fmt.Fprintf(&out, " %d %s", stats.Counts.Of(s), strings.ToLower(string(s)))
+	var counts []string
+	for _, s := range wire.Statuses() {
+		counts = append(counts, fmt.Sprintf(" %d %s", stats.Counts.Of(s), strings.ToLower(string(s))))
 	}
-	out.WriteByte('\n')
+	fmt.Fprintf(&out, "%s:%s\n", deadLetters(stats.Counts.Total()), strings.Join(counts, ","))
 	if !stats.OldestPending.IsZero() {
 		fmt.Fprintf(&out, "the oldest pending one died at %s\n", stampOf(stats.OldestPending))
 	}
@@ -295,18 +291,12 @@ func (t *tail) begin(ctx context.Context, lines int) error {
 func (t *tail) look(ctx context.Context) error {
 	from := wire.Cursor{Order: driver.StoredFirst, At: time.Unix(0, 0), ID: max(0, t.last-tailBack)}
 	page := wire.Page{Order: driver.StoredFirst, Limit: driver.MaxPage, After: from.String()}
-	for {
-		list, err := t.manager.ListEntries(ctx, t.filter, page)
+	for e, err := range t.manager.Entries(ctx, t.filter, page) {
+		if err == nil {
+			err = t.see(e, true)
+		}
 		if err != nil {
 			return err
-		}
-		for i := range list.Entries {
-			if err := t.see(&list.Entries[i], true); err != nil {
-				return err
-			}
-		}
-		if page.After = list.Next; page.After == "" {
-			break
 		}
 	}
 	maps.DeleteFunc(t.seen, func(id int64, _ bool) bool { return id <= t.last-tailBack })

@@ -246,13 +246,8 @@ func overdueEntries(ctx context.Context, m *api, now time.Time) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	n := 0
-	for i := range list.Entries {
-		if !now.Before(list.Entries[i].LeaseUntil) {
-			n++
-		}
-	}
-	return n, nil
+	inTime := func(e wire.Entry) bool { return now.Before(e.LeaseUntil) }
+	return len(slices.DeleteFunc(list.Entries, inTime)), nil
 }
 
 func (d *doctor) examineBroker(ctx context.Context, cfg *config.Config, name string, b *config.Broker) {

@@ -129,10 +129,7 @@ func (f *redriveFlags) speed(ctx context.Context, m *api) (float64, error) {
 		return f.spec.Rate, nil
 	}
 	me, err := m.GetMe(ctx)
-	if err != nil {
-		return 0, err
-	}
-	return me.RedriveRate, nil
+	return cmp.Or(me, &wire.Me{}).RedriveRate, err
 }
 
 // redriveRun starts a run and drives it.

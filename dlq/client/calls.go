@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,10 +53,7 @@ func (c *Client) CountEntries(ctx context.Context, f wire.Filter, upTo int64) (i
 
 func (c *Client) count(ctx context.Context, r request) (int64, error) {
 	count, err := ask[wire.Count](ctx, c, r)
-	if err != nil {
-		return 0, err
-	}
-	return count.Count, nil
+	return cmp.Or(count, &wire.Count{}).Count, err
 }
 
 // GetEntry returns an entry with its body. With a version other than 0 it returns nil if that is still the latest.
@@ -184,20 +182,14 @@ func (c *Client) PreviewPurge(ctx context.Context, scope wire.PurgeScope) (int64
 func (c *Client) PurgeEntries(ctx context.Context, scope wire.PurgeScope, skipArchive bool, by By) (int, error) {
 	purged, err := ask[wire.Purged](ctx, c,
 		post(by, wire.PurgeRequest{PurgeScope: scope, SkipArchive: skipArchive, Note: wire.Note{Note: by.Note}}, "purge"))
-	if err != nil {
-		return 0, err
-	}
-	return purged.Purged, nil
+	return cmp.Or(purged, &wire.Purged{}).Purged, err
 }
 
 // RestoreArchived restores purged entries, and returns their ids.
 func (c *Client) RestoreArchived(ctx context.Context, ids []int64, by By) ([]int64, error) {
 	restored, err := ask[wire.ArchiveResult](ctx, c,
 		post(by, wire.ArchiveRequest{IDs: ids, Note: wire.Note{Note: by.Note}}, "archive", "restore"))
-	if err != nil {
-		return nil, err
-	}
-	return restored.Restored, nil
+	return cmp.Or(restored, &wire.ArchiveResult{}).Restored, err
 }
 
 // ListRuns returns a page of the redrive runs.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -81,11 +82,7 @@ func sendLabel(p *wire.RunPreview) string {
 	if len(spec.Canary) == 0 {
 		return label + ", no canary"
 	}
-	steps := make([]string, len(spec.Canary))
-	for i, n := range spec.Canary {
-		steps[i] = strconv.Itoa(n)
-	}
-	return label + ", canary " + strings.Join(steps, ", ")
+	return label + ", canary " + strings.Trim(strings.ReplaceAll(fmt.Sprint(spec.Canary), " ", ", "), "[]")
 }
 
 // runSearch reads which entries a run is for, and checks that the caller may search for them and use the expression.

@@ -122,13 +122,8 @@ func (r *request) awaiting() string {
 	if err != nil {
 		return "" // the page itself shows that the store is down
 	}
-	n := 0
-	for i := range runs {
-		if !r.started(&runs[i]) {
-			n++
-		}
-	}
-	switch {
+	own := func(run redrive.Run) bool { return r.started(&run) }
+	switch n := len(slices.DeleteFunc(slices.Clone(runs), own)); {
 	case n == 0:
 		return ""
 	case n > maxBadge:
