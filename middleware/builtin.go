@@ -59,6 +59,12 @@ func has[E error](err error) bool {
 	return ok
 }
 
+// asAble is errors.AsType for an interface that does not name Error.
+func asAble[T any](err error) (able T, ok bool) {
+	ok = errors.As(err, &able)
+	return able, ok
+}
+
 // panics are retried, within the limit: a nil map caused by a race may be there next time.
 func panics(err error) (Verdict, bool) {
 	if _, ok := errors.AsType[*PanicError](err); ok {
@@ -72,19 +78,13 @@ func panics(err error) (Verdict, bool) {
 
 // ownVerdict handles errors that declare their own kind.
 func ownVerdict(err error) (Verdict, bool) {
-	if e, ok := errors.AsType[interface {
-		error
-		Permanent() bool
-	}](err); ok {
+	if e, ok := asAble[interface{ Permanent() bool }](err); ok {
 		if e.Permanent() {
 			return permanent("error says Permanent")
 		}
 		return retryable("error says not Permanent")
 	}
-	if e, ok := errors.AsType[interface {
-		error
-		Retryable() bool
-	}](err); ok {
+	if e, ok := asAble[interface{ Retryable() bool }](err); ok {
 		if e.Retryable() {
 			return retryable("error says Retryable")
 		}
@@ -208,16 +208,10 @@ func networkErrors(err error) (Verdict, bool) {
 
 // timeouts is the convention of net.Error, which many clients follow. A result of false means nothing.
 func timeouts(err error) (Verdict, bool) {
-	if e, ok := errors.AsType[interface {
-		error
-		Timeout() bool
-	}](err); ok && e.Timeout() {
+	if e, ok := asAble[interface{ Timeout() bool }](err); ok && e.Timeout() {
 		return retryable("timeout")
 	}
-	if e, ok := errors.AsType[interface {
-		error
-		Temporary() bool
-	}](err); ok && e.Temporary() {
+	if e, ok := asAble[interface{ Temporary() bool }](err); ok && e.Temporary() {
 		return retryable("temporary")
 	}
 	return noVerdict()
@@ -296,25 +290,16 @@ func httpStatus(err error) (Verdict, bool) {
 		return v, true
 	}
 	var status int
-	if e, ok := errors.AsType[interface {
-		error
-		HTTPStatusCode() int
-	}](err); ok {
+	if e, ok := asAble[interface{ HTTPStatusCode() int }](err); ok {
 		status = e.HTTPStatusCode()
-	} else if e, ok := errors.AsType[interface {
-		error
-		StatusCode() int
-	}](err); ok {
+	} else if e, ok := asAble[interface{ StatusCode() int }](err); ok {
 		status = e.StatusCode()
 	}
 	if status < 400 || status > 599 {
 		return noVerdict() // no status, or not an error of the response
 	}
 	v := statusVerdict(status)
-	if e, ok := errors.AsType[interface {
-		error
-		ErrorCode() string
-	}](err); ok && passing.MatchString(e.ErrorCode()) {
+	if e, ok := asAble[interface{ ErrorCode() string }](err); ok && passing.MatchString(e.ErrorCode()) {
 		v.Kind, v.Rule = KindRetryable, "temporary error code"
 	}
 	return v, true

@@ -276,10 +276,7 @@ func (r Rule) validate(where string) error {
 
 // sqlState reads the SQL standard's error code, which pgx, lib/pq and others give by this method.
 func sqlState(err error) (Verdict, bool) {
-	e, ok := errors.AsType[interface {
-		error
-		SQLState() string
-	}](err)
+	e, ok := asAble[interface{ SQLState() string }](err)
 	if !ok {
 		return noVerdict()
 	}
