@@ -181,7 +181,6 @@ func (i *importer) adopt(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// drain imports a spool, and reports the result.
 func (i *importer) drain(ctx context.Context, s *spool.Spool) error {
 	before := s.Stats()
 	if before.Bytes == 0 {

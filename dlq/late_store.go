@@ -71,7 +71,6 @@ func (s *lateStore) begin() <-chan struct{} {
 	return s.attempt
 }
 
-// try makes one attempt.
 func (s *lateStore) try(attempt chan struct{}) {
 	defer close(attempt)
 	store, err := s.open(s.ctx)

@@ -240,7 +240,6 @@ func (s *body) payload() ([]byte, error) {
 	return data, nil
 }
 
-// metadataText returns the metadata as text.
 func (s *body) metadataText() map[string]string {
 	md := make(map[string]string)
 	if s.metadata.ok() {

@@ -354,7 +354,6 @@ func encodeJSON(v any) ([]byte, error) {
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil
 }
 
-// appendString appends s as a JSON string.
 func appendString(b []byte, s string) []byte {
 	text, _ := encodeJSON(s) // strings always have a JSON form
 	return append(b, text...)

@@ -102,7 +102,6 @@ func encodeData(data any) ([]byte, error) {
 	return json.Marshal(data)
 }
 
-// encodeMetadata returns the metadata as JSON.
 func (c *creation) encodeMetadata() (map[string][]byte, error) {
 	var faults []error
 	encoded := make(map[string][]byte, len(c.metadata))

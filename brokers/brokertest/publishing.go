@@ -34,7 +34,6 @@ func delayed(payload string, d time.Duration) *message.Message {
 	return m
 }
 
-// batchOf returns n messages with that payload.
 func batchOf(n int, payload string) []*message.Message {
 	batch := make([]*message.Message, n)
 	for i := range batch {

@@ -108,7 +108,6 @@ func (w *world) tryOpen(change ...func(*brokers.Config)) (brokers.Broker, error)
 	return b, err
 }
 
-// openTopic opens a broker for a case with one topic.
 func (w *world) openTopic(name string, change ...func(*brokers.Config)) (b brokers.Broker, topic string) {
 	w.Helper()
 	return w.open(change...), w.topic(name)
@@ -376,7 +375,6 @@ func (w *world) gate() (gate chan struct{}, open func()) {
 	return gate, open
 }
 
-// waitsFor is a handler that waits for a gate.
 func waitsFor(gate <-chan struct{}) func(r run) error {
 	return func(run) error { <-gate; return nil }
 }

@@ -139,7 +139,6 @@ func (b *transport) depthTopics(ctx context.Context) (map[string]depthTopic, err
 	return found, nil
 }
 
-// ends returns the end offsets of the partitions.
 func (b *transport) ends(ctx context.Context, topics map[string]depthTopic) (map[topicPartition]int64, error) {
 	found, err := b.topics.describe(ctx, slices.Collect(maps.Keys(topics)))
 	if err != nil {

@@ -174,7 +174,6 @@ func authentication(name string, user *url.Userinfo) (sasl.Mechanism, error) {
 	}
 }
 
-// groupOptions are the options of a consumer of one topic.
 func groupOptions(p brokers.Params, group, topic string) []kgo.Opt {
 	return []kgo.Opt{
 		kgo.ConsumerGroup(group),

@@ -33,7 +33,6 @@ type call struct {
 	done    chan struct{}
 }
 
-// answer records the result of record i.
 func (c *call) answer(i int, r *kgo.Record, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,7 +45,6 @@ func (c *call) answer(i int, r *kgo.Record, err error) {
 	}
 }
 
-// errNoAnswer represents an unknown outcome.
 var errNoAnswer = errors.New("no answer of the broker, the outcome is unknown")
 
 // send returns nil if the broker has stored every record on all in-sync replicas, otherwise an error for each. If ctx

@@ -115,7 +115,6 @@ func renew(r *kgo.Record) *kgo.Record {
 	return &kgo.Record{Topic: r.Topic, Partition: r.Partition, Key: r.Key, Value: r.Value, Headers: r.Headers}
 }
 
-// producerOf returns the producer for a record.
 func (b *transport) producerOf(r outgoing) *producer {
 	if r.dead || r.wait > 0 {
 		return b.waits

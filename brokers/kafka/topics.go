@@ -175,7 +175,6 @@ func (t *topics) check(ctx context.Context) error {
 	return errors.Join(gone...)
 }
 
-// cluster returns the id of the cluster.
 func (t *topics) cluster() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

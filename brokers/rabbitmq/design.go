@@ -81,7 +81,6 @@ func (d *design) expect(delays []time.Duration) {
 // declares reports whether anything may be declared.
 func (d *design) declares() bool { return d.declare != declareNone && d.declare != declareRead }
 
-// names of the consumer group on topic.
 func (d *design) names(topic, group string) brokers.Names {
 	return d.withExchange(d.naming.For(topic, group))
 }

@@ -57,7 +57,6 @@ const (
 // deliveryKey is the key of the delivery in its handler's context.
 type deliveryKey struct{}
 
-// describe returns the delivery for the engine.
 func (d *delivery) describe() driver.Delivery {
 	row := &d.row
 	m := d.message()
@@ -210,7 +209,6 @@ type row struct {
 	delay   time.Duration // until the first delivery, or until the retry
 }
 
-// newRow returns the row of a publication.
 func newRow(o *driver.Outgoing) row {
 	r := row{uuid: o.Message.UUID, payload: o.Message.Payload, delay: o.Delay}
 	headers := o.Metadata()

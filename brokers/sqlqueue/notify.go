@@ -38,7 +38,6 @@ const (
 	hearAgain = 10 * time.Minute
 )
 
-// errCannotListen means that the driver cannot wait for notifications.
 var errCannotListen = errors.New("the driver cannot wait for notifications")
 
 // listening are the pauses between two listening connections.

@@ -232,7 +232,6 @@ func (s *store) insert(ctx context.Context, publications []*publication) error {
 	return err
 }
 
-// insertPublication stores a publication with db.
 func (s *store) insertPublication(ctx context.Context, db DB, p *publication) error {
 	for rows := range chunks(p.rows, s.most) {
 		if p.queue == 0 {

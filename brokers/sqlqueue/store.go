@@ -29,7 +29,6 @@ type store struct {
 	careful    atomic.Int64  // until when statements check for locks first, in nanoseconds since 1970
 }
 
-// messages is the table of messages.
 const messages = "redrive_queue_messages"
 
 // write runs a change. SQLite has one writer at a time; queueing for it here is fairer than its busy handler.

@@ -47,7 +47,6 @@ func (a *app) connect(ctx context.Context, redriver func(*dlq.Letters) (dlq.Redr
 	return a.local(letters, r)
 }
 
-// managed is a command that begins with the manager.
 func (a *app) managed(do func(ctx context.Context, m *api, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		m, err := a.manager(cmd.Context())

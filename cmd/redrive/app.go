@@ -47,7 +47,6 @@ type app struct {
 	closers    []func() error // in the order in which things were opened
 }
 
-// root makes the command tree.
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "redrive",
@@ -284,7 +283,6 @@ func version() string {
 	return strings.Join(strings.Fields(cmp.Or(number, "(devel)")+" "+revision+" "+when+" "+compiler), " ")
 }
 
-// exitCodesTopic is a help topic.
 func exitCodesTopic() *cobra.Command {
 	return &cobra.Command{
 		Use: "exit-codes", Short: "What the exit codes mean",

@@ -203,7 +203,6 @@ func (a *app) confirm(ctx context.Context, what string, n int64) error {
 	return a.ask(ctx, question)
 }
 
-// ask asks the user.
 func (a *app) ask(ctx context.Context, question string) error {
 	_, _ = fmt.Fprintf(a.err, "%s? [y/N] ", question)
 	text, err := answer(ctx, func() (string, error) { return bufio.NewReader(a.in).ReadString('\n') })

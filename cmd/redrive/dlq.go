@@ -18,7 +18,6 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// dlqCommand has the commands for entries.
 func (a *app) dlqCommand() *cobra.Command {
 	cmd := group("dlq", "List, look at, group, redrive and close dead letters", "",
 		a.listCommand(), a.showCommand(), a.groupsCommand(), a.statsCommand(), a.reportCommand(), a.tailCommand(),

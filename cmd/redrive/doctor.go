@@ -24,7 +24,6 @@ import (
 	"github.com/redrive-go/redrive/internal/config"
 )
 
-// finding is a result of doctor.
 type finding struct {
 	What     string `json:"what"`
 	Severity string `json:"severity"`
@@ -64,7 +63,6 @@ func (a *app) doctorCommand() *cobra.Command {
 	return cmd
 }
 
-// doctor collects findings.
 type doctor struct {
 	app      *app
 	timeout  time.Duration

@@ -86,7 +86,6 @@ func unreachable(err error) bool {
 	return errors.Is(err, brokerdriver.ErrTemporary) || sqldb.Unreachable(err) && !alert
 }
 
-// attempts opens the broker.
 func (b *lateBroker) attempts() {
 	for failures := 1; ; failures++ {
 		ctx, cancel := context.WithTimeoutCause(b.ctx, attemptTime, errNoAnswer)

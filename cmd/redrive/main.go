@@ -91,7 +91,6 @@ func refusedf(format string, args ...any) error {
 	return &codedError{exitRefused, fmt.Sprintf(format, args...)}
 }
 
-// exitCode returns the exit code for an error.
 func exitCode(ctx context.Context, err error) int {
 	coded, isCoded := errors.AsType[*codedError](err)
 	switch {

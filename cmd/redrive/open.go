@@ -319,7 +319,6 @@ func (a *app) credentials(p *profile) error {
 	return nil
 }
 
-// loadProfile reads a profile of the file.
 func loadProfile(name string) (*profile, error) {
 	path, err := profilesPath()
 	if err != nil {
@@ -350,7 +349,6 @@ func loadProfile(name string) (*profile, error) {
 	return p, nil
 }
 
-// client is the HTTP client for the server.
 func (p *profile) client() (*http.Client, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.ResponseHeaderTimeout = 5 * time.Minute

@@ -61,7 +61,6 @@ func (b *bar) set(done, total int64, message string) {
 	}
 }
 
-// add adds n to the progress.
 func (b *bar) add(n int64) {
 	if b.writer != nil && n > 0 {
 		b.tracker.Increment(n)

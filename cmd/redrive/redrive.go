@@ -19,7 +19,6 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// redriveFlags are the flags of a redrive run.
 type redriveFlags struct {
 	filter                    filterFlags
 	spec                      wire.RunSpec // without the filter

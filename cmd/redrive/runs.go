@@ -38,7 +38,6 @@ func (a *app) runsCommand() *cobra.Command {
 	)
 }
 
-// runCommand is a command for one run.
 func (a *app) runCommand(use, short string, states []redrive.State,
 	do func(*app, context.Context, *api, string) error,
 ) *cobra.Command {

@@ -46,7 +46,6 @@ messages already sent are recorded.`,
 	}
 }
 
-// server is everything that serve runs.
 type server struct {
 	app     *app
 	cfg     *config.Config
@@ -242,7 +241,6 @@ type notifications struct {
 	router *message.Router
 }
 
-// makeNotifications makes the notifier, if the configuration names receivers.
 func (s *server) makeNotifications() error {
 	receivers := s.cfg.Notifications.Receivers
 	if len(receivers) == 0 {
@@ -311,7 +309,6 @@ func retryAfter(err error, backoff time.Duration) error {
 	return fmt.Errorf("notify: receiver %q: %w", answer.Receiver, status)
 }
 
-// run notifies until ctx ends.
 func (n *notifications) run(ctx context.Context) error {
 	running, ctx := errgroup.WithContext(ctx)
 	running.Go(func() error { return n.router.Run(ctx) })

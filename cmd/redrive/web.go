@@ -26,7 +26,6 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// makeHandler makes the HTTP handler.
 func (s *server) makeHandler() error {
 	if pair := s.cfg.Server.TLS; pair.Certificate != "" {
 		if _, err := tls.LoadX509KeyPair(pair.Certificate, pair.Key); err != nil {
@@ -110,7 +109,6 @@ func (s *server) serve(web *http.Server) error {
 	return fmt.Errorf("server: %w", err)
 }
 
-// url is the server's URL.
 func (s *server) url() string {
 	scheme := "http://"
 	if s.cfg.Server.TLS.Certificate != "" {
@@ -279,7 +277,6 @@ func newMetrics(cfg *config.Metrics) (*metrics, error) {
 	return m, nil
 }
 
-// watch adds the metrics of the server.
 func (m *metrics) watch(s *server) {
 	m.letters.Watch(dlqmetrics.Sources{Letters: s.letters, Collector: s.collector})
 	m.registry.MustRegister(brokermetrics.New(s.brokers))

@@ -245,7 +245,6 @@ func unfrozen(spec redrive.Spec, by string) (*redrive.Run, driver.AuditRecord) {
 
 const holder = "process 1"
 
-// stepOf returns a step of the holder at that time.
 func stepOf(run string, at time.Time) redrive.Step {
 	return redrive.Step{
 		Run: run, Holder: holder, At: at, Lease: 1000 * time.Hour, Actor: "ana", OutcomeTimeout: time.Hour,

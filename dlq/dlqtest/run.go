@@ -68,7 +68,6 @@ func (w *world) open() Store {
 	return s
 }
 
-// on is the world with another store.
 func (w *world) on(s Store) *world { return &world{w.T, s, w.db, w.fresh} }
 
 // Run returns a redrive run; subtests are T's.

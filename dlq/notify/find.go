@@ -213,7 +213,6 @@ func (e *StatusError) Error() string {
 // HTTPStatusCode lets pipelines decide whether another attempt makes sense.
 func (e *StatusError) HTTPStatusCode() int { return e.Status }
 
-// sign is the signature of a webhook.
 func sign(secret []byte, id, timestamp string, body []byte) string {
 	mac := hmac.New(sha256.New, secret)
 	fmt.Fprintf(mac, "%s.%s.%s", id, timestamp, body)
@@ -223,7 +222,6 @@ func sign(secret []byte, id, timestamp string, body []byte) string {
 // responseBytes is how much of a response is read, so that the connection can be reused.
 const responseBytes = 4096
 
-// post sends a notice to its receiver.
 func (n *Notifier) post(ctx context.Context, to *Receiver, notice *wire.Notice, body []byte) error {
 	if to.Format == Slack {
 		body, _ = json.Marshal(map[string]string{"text": slackText(notice)}) // texts always have a JSON form

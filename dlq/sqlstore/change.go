@@ -133,7 +133,6 @@ func (c *changes) now(e *dlq.Entry) *dlq.Entry {
 	return e
 }
 
-// change changes an entry.
 func (c *changes) change(before, after *dlq.Entry) {
 	if i, ok := c.places[before.ID]; ok {
 		c.changed[i].after = after
@@ -178,7 +177,6 @@ func (c *changes) write(ctx context.Context) error {
 	return c.store.insertAudit(ctx, c.tx, c.audit)
 }
 
-// writeAll writes the changes.
 func (c *changes) writeAll(ctx context.Context) error {
 	if err := c.write(ctx); err != nil {
 		return err

@@ -159,7 +159,6 @@ var (
 	archivedColumns = sqldb.Map(columns, func(c *column) string { return cmp.Or(c.archive, c.name) })
 )
 
-// entryValues are the values of entryColumns.
 func entryValues(d dialect, e *dlq.Entry) []any {
 	return sqldb.Map(columns, func(c *column) any { return c.value(d, e) })
 }

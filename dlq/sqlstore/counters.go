@@ -64,13 +64,10 @@ type hourDelta struct {
 	DiedAgain int64 `json:"died_again,omitzero"`
 }
 
-// add counts a stored entry.
 func (d *deltas) add(e *dlq.Entry) { d.count(e, 1) }
 
-// remove counts a removed entry.
 func (d *deltas) remove(e *dlq.Entry) { d.count(e, -1) }
 
-// change counts an entry that changed.
 func (d *deltas) change(before, after *dlq.Entry) {
 	d.remove(before)
 	d.add(after)
@@ -234,7 +231,6 @@ func (d *deltas) store(ctx context.Context, s *Store, tx *sql.Tx) error {
 	return err
 }
 
-// merge adds stored deltas.
 func (d *deltas) merge(stored *storedDeltas) {
 	for _, g := range stored.Groups {
 		d.addGroup(*g)

@@ -38,7 +38,6 @@ type target struct {
 	migrate          bool
 }
 
-// openURL opens the store that a URL names.
 func openURL(ctx context.Context, u *url.URL) (*Store, error) {
 	t, err := parseURL(u)
 	if err != nil {
@@ -237,7 +236,6 @@ func checkSchema(name string) error {
 	return nil
 }
 
-// archiveSchema is the schema of the archive.
 func (d postgres) archiveSchema() string {
 	if d.archiveIn == "" && d.schema != "" {
 		return d.schema[:min(len(d.schema), 63-len(archiveSuffix))] + archiveSuffix
@@ -245,7 +243,6 @@ func (d postgres) archiveSchema() string {
 	return cmp.Or(d.archiveIn, defaultArchive)
 }
 
-// inArchive is the name of a table in the archive.
 func (d postgres) inArchive(table string) string {
 	if d.archiveSchema() == defaultArchive {
 		return defaultArchive + "." + table

@@ -47,7 +47,6 @@ func bounds(month int) (from, to int64) {
 	return int64(month) * idsPerMonth, int64(next) * idsPerMonth
 }
 
-// isPartitioned reports whether the store is partitioned.
 func isPartitioned(ctx context.Context, db *sql.DB) (yes bool, err error) {
 	err = db.QueryRowContext(ctx, "SELECT relkind = 'p' FROM pg_class WHERE oid = 'dlq_entries'::regclass").Scan(&yes)
 	return yes, err

@@ -154,7 +154,6 @@ var newColumns = slices.Concat(
 	bodyColumns[2:],
 )
 
-// newValues are the values of newColumns.
 func (r *letterRow) newValues() []any {
 	values := make([]any, 0, len(newColumns))
 	for i := range columns {

@@ -312,7 +312,6 @@ func (p *stepping) updateItems(ctx context.Context, set, where string, ids []int
 	return p.store.execIn(ctx, p.tx, ids, inIDs{query, "entry_id", append(args, p.run.seq, ids[0], ids[len(ids)-1])})
 }
 
-// moveItems moves items from one state to another.
 func (p *stepping) moveItems(ctx context.Context, ids []int64, from, to redrive.ItemState) error {
 	var settled any
 	if to == redrive.ItemSucceeded {

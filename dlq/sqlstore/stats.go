@@ -217,7 +217,6 @@ func (s *Store) Count(ctx context.Context, f dlq.Filter, limit int64) (int64, er
 	})
 }
 
-// countRows counts entries.
 func (s *Store) countRows(ctx context.Context, f dlq.Filter, limit int64) (n int64, err error) {
 	inner := s.selectFrom("dlq_entries", "1")
 	s.whereJoined(inner, &f)
@@ -277,7 +276,6 @@ func (s *Store) sumCounts(ctx context.Context, table string, f dlq.Filter) (n in
 	return n, err
 }
 
-// whereCause selects groups.
 func (s *Store) whereCause(b *sqlbuilder.SelectBuilder, f dlq.Filter) {
 	whereText(b, "fingerprint", f.Fingerprint)
 	if f.CauseText != "" {

@@ -186,7 +186,6 @@ func (s *Store) query(ctx context.Context, tx *sql.Tx, query string, args ...any
 	return tx.QueryContext(ctx, s.bind(query), args...)
 }
 
-// queryRow is query for one row.
 func (s *Store) queryRow(ctx context.Context, tx *sql.Tx, query string, args ...any) *sql.Row {
 	return tx.QueryRowContext(ctx, s.bind(query), args...)
 }
@@ -196,7 +195,6 @@ func (s *Store) rows(ctx context.Context, query string, args ...any) (*sql.Rows,
 	return s.read.QueryContext(ctx, s.bind(query), args...)
 }
 
-// row is rows for one row.
 func (s *Store) row(ctx context.Context, query string, args ...any) *sql.Row {
 	return s.read.QueryRowContext(ctx, s.bind(query), args...)
 }
@@ -219,7 +217,6 @@ func (s *Store) find(ctx context.Context, b *sqlbuilder.SelectBuilder) (*sql.Row
 	return s.read.QueryContext(ctx, query, args...)
 }
 
-// findRow is find for one row.
 func (s *Store) findRow(ctx context.Context, b *sqlbuilder.SelectBuilder) *sql.Row {
 	query, args := b.Build()
 	return s.read.QueryRowContext(ctx, query, args...)

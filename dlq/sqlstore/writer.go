@@ -48,7 +48,6 @@ type putAnswer struct {
 	err      error
 }
 
-// startWriter starts goroutines that write.
 func startWriter(s *Store, goroutines int) *writer {
 	w := &writer{store: s, calls: make(chan *putCall), quit: make(chan struct{}), stopped: make(chan struct{})}
 	for range goroutines {

@@ -337,7 +337,6 @@ func (f PayloadField) Alternatives() []string {
 	return []string{f.Value, text}
 }
 
-// quoted is a text as a JSON string.
 func quoted(text string) string {
 	data, err := json.Marshal(text)
 	if err != nil {

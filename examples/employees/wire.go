@@ -15,7 +15,6 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// group is the consumer group of this service.
 const group = "payroll"
 
 // topics are the topics that the service consumes.

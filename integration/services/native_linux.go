@@ -54,7 +54,6 @@ func (a account) prepare(cmd *exec.Cmd, deathSignal syscall.Signal) {
 	cmd.SysProcAttr = attr
 }
 
-// own changes the owner of the paths to the account.
 func (a account) own(paths ...string) error {
 	if !a.switched {
 		return nil
@@ -72,7 +71,6 @@ func tryLock(f *os.File) error {
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 }
 
-// descendants returns all descendants of a process.
 func descendants(pid int) []int {
 	var all []int
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))

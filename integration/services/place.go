@@ -37,7 +37,6 @@ type place struct {
 	death syscall.Signal // when this process dies; defaults to SIGKILL
 }
 
-// newPlace returns a place and free ports for a server.
 func newPlace(name string, owner account, ports int) (p place, free []int, err error) {
 	if free, err = freePorts(ports); err != nil {
 		return place{}, nil, err

@@ -291,7 +291,6 @@ func (m *Metrics) newSeries(l labels) *series {
 	return s
 }
 
-// outcome returns the counter of an outcome.
 func (s *series) outcome(tag int, o middleware.Outcome) prometheus.Counter {
 	i := int(o)
 	if i < 0 || i >= outcomes {
@@ -343,7 +342,6 @@ func (c *cache) init(limit int, build func(labels) *series) {
 	c.found.Store(&map[labels]*series{})
 }
 
-// get returns the series of a delivery.
 func (c *cache) get(d *middleware.Delivery) *series {
 	raw := labels{d.Origin.Topic, d.Handler, d.Event}
 	if s := (*c.found.Load())[raw]; s != nil {

@@ -190,7 +190,6 @@ func (b *Broker) destination(kind driver.DestinationKind, topic, consumer string
 	return known.(*driver.Destination)
 }
 
-// namesFor returns the names of a group on topic.
 func (b *Broker) namesFor(topic, group string) brokers.Names {
 	if b.namer != nil {
 		return b.namer.NamesFor(topic, group)

@@ -271,7 +271,6 @@ func (s *subscription) deliver(h *delivery) (again *delivery) {
 	return nil
 }
 
-// contextOf returns the handler's context.
 func (s *subscription) contextOf(h *delivery) (context.Context, context.CancelFunc) {
 	ctx, cancel := s.base, context.CancelFunc(nil)
 	if c := h.session.contexts; c != nil {

@@ -72,7 +72,6 @@ func (s *suspect) mark() driver.Header {
 	return mark
 }
 
-// parseSuspect parses a mark.
 func parseSuspect(mark string, limit int) *suspect {
 	text, toRun := strings.CutSuffix(mark, runs)
 	before, err := strconv.Atoi(text)

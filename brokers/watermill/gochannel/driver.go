@@ -179,7 +179,6 @@ func (h *hub) initialize(topic, group string) error {
 	return err
 }
 
-// join returns the messages of a group.
 func (h *hub) join(topic, name string) (<-chan *message.Message, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

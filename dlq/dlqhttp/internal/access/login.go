@@ -287,7 +287,6 @@ func NewSessions(store driver.PeopleStore, life time.Duration, secure bool) *Ses
 // The cookies of a session, and of a person who is at the provider.
 const sessionCookie, flowCookie = "redrive_session", "redrive_login"
 
-// cookie is the full name of a cookie.
 func (s *Sessions) cookie(name string) string {
 	if s.secure {
 		return "__Host-" + name

@@ -17,7 +17,6 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// functions are the functions of the templates.
 var functions = template.FuncMap{
 	"number": number, "plural": plural, "size": size, "short": short, "percent": percent, "percentage": percentage,
 	"rate": rateText, "age": age, "since": func(now, t time.Time) string { return age(now.Sub(t)) }, "until": until,
@@ -117,7 +116,6 @@ func percentage(share float64) int { return int(max(0, min(share, 1)) * 100) }
 // rateText is a rate as it was typed: it is not rounded.
 func rateText(rate float64) string { return strconv.FormatFloat(rate, 'f', -1, 64) + "/s" }
 
-// size is a number of bytes.
 func size(bytes any) string {
 	switch n := whole(bytes); {
 	case n < 1<<10:

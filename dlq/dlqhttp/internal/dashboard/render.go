@@ -82,7 +82,6 @@ var pages = sync.OnceValue(func() map[string]*template.Template {
 // minZip is the size from which a page is worth compressing.
 const minZip = 1400
 
-// page responds with a page and status 200.
 func (r *request) page(name string, v view) error { return r.render(http.StatusOK, name, v) }
 
 // render responds with a page. On an error nothing has been written.

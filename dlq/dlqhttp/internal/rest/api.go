@@ -198,7 +198,6 @@ func readRoute(tag, id, path, summary string) route {
 	return route{ID: id, Method: http.MethodGet, Path: path, Tag: tag, Summary: summary, Role: access.Viewer}
 }
 
-// changeRoute is a route that changes something.
 func changeRoute(least access.Role, tag, id, path, summary string) route {
 	return route{ID: id, Method: http.MethodPost, Path: path, Tag: tag, Summary: summary, Role: least, Changes: true}
 }

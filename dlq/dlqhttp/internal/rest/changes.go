@@ -23,7 +23,6 @@ type changeInput struct {
 	Body *wire.Note
 }
 
-// change is an action on one entry.
 type change func(context.Context, int64, dlq.By) (*dlq.Entry, error)
 
 func (a *API) changeRoutes() {

@@ -196,7 +196,6 @@ type Query struct {
 	Redrives optional[int] `query:"redrives" minimum:"0" maximum:"2147483647" doc:"Exact number of redrives."`
 }
 
-// filter is the filter of the parameters.
 func (q *Query) filter() (*wire.Filter, error) {
 	f := q.Filter
 	for _, text := range q.PayloadFields {
