@@ -280,6 +280,12 @@ func (c *Collector) read(s *Source, m *message.Message) *envelope.DeadLetter {
 	if !ok {
 		found = &envelope.Origin{}
 	}
+	// A message that has only waited in RabbitMQ returned from there, and its consumer published it later with all its
+	// headers. The name of the dead letter queue has to name that consumer: nothing else does.
+	if queue := withoutSuffix(s.Topic); format == "rabbitmq" && death.Reason == envelope.ReasonExpired &&
+		queue != s.Topic && queue != death.Consumer && isWaitQueue(death.Consumer) {
+		death = Death{At: death.At}
+	}
 	now := time.Now()
 	death.complete(s, found, now)
 
@@ -307,9 +313,6 @@ func (c *Collector) readAs(f Format, m *message.Message, d *Death) (ok bool) {
 // complete fills in what the message does not say, from the queue in which it was found.
 func (d *Death) complete(s *Source, found *envelope.Origin, now time.Time) {
 	queue := withoutSuffix(s.Topic)
-	if d.Class == expired && d.Consumer != queue && isWaitQueue(d.Consumer) {
-		*d = Death{At: d.At} // it returned from there, and its consumer published it later with all its headers
-	}
 	if d.Topic == "" && d.Consumer == "" {
 		d.Topic = queue
 		if found.Exchange != "" || scheme.Same(found.Broker, "amqp") {

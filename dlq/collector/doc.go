@@ -40,7 +40,8 @@
 //	envelope      x-retry-count, consumer_error, or an  as plain; error and retry_count of the body
 //	              envelope's JSON body
 //	rabbitmq      x-death, x-first-death-*              the queue whose consumer rejected it, or in which it expired;
-//	                                                    as plain if messages only wait there: *.retry.*, *-delayed-*
+//	                                                    as plain if messages only wait there: *.retry.*, *-delayed-*,
+//	                                                    and the source's name has an ending of plain
 //	plain         nothing                               the queue's own name without _dlq, .DLT, .failed, .limbo, ...
 //
 // Numbers that Java writes as 4 or 8 bytes are read as such. [Source].Origin replaces what a message lacks or has

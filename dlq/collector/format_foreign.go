@@ -24,9 +24,6 @@ type xDeath struct {
 	Time        time.Time `json:"time"`
 }
 
-// expired is the reason in x-death of a message whose time to live has ended.
-const expired = "expired"
-
 // readRabbitMQ reads the headers that RabbitMQ itself writes when it dead-letters: x-death or, without that,
 // x-first-death-* and x-last-death-*.
 func readRabbitMQ(m *message.Message, d *Death) bool {
@@ -63,7 +60,7 @@ func readRabbitMQ(m *message.Message, d *Death) bool {
 	case "delivery_limit":
 		d.Err.Message = fmt.Sprintf("the delivery limit of queue %s was reached", death.Queue)
 		d.Attempts = clampCount(death.Count)
-	case expired:
+	case "expired":
 		d.Reason = envelope.ReasonExpired
 		d.Err.Message = "the time to live ended in queue " + death.Queue
 	case "maxlen":

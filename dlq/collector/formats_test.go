@@ -98,6 +98,18 @@ func rabbitMQ() map[string]foreign {
 				Handler: "flights.delayed", Reason: envelope.ReasonExpired, DiedAt: died(),
 			},
 		},
+		"RabbitMQ, expired in a queue whose name says retry, in a queue of several": {
+			source: "dead",
+			headers: map[string]string{
+				"x-death": `[{"count":1,"exchange":"","queue":"retry-service","reason":"expired",` +
+					`"routing-keys":["retry-service"],"time":"2026-11-20T07:30:01Z"}]`,
+			},
+			want: dlq.Entry{
+				Origin:       envelope.Origin{Topic: "retry-service", Consumer: "retry-service", RoutingKey: "retry-service"},
+				ErrorMessage: "the time to live ended in queue retry-service", ErrorClass: "expired",
+				Handler: "retry-service", Reason: envelope.ReasonExpired, DiedAt: died(),
+			},
+		},
 		"RabbitMQ, published by its consumer after a wait (B)": {
 			source: "invoice-chase-dlq", topic: true,
 			headers: map[string]string{
@@ -365,6 +377,17 @@ func ours() map[string]foreign {
 				Reason: envelope.ReasonPermanent,
 			},
 			trace: "goroutine 1",
+		},
+		"ours, of a class and a group with words of RabbitMQ's waits": {
+			source: "orders.retry-service_dlq",
+			headers: map[string]string{
+				envelope.KeyDeadLetterReason: "permanent", envelope.KeyTopic: "orders", envelope.KeyConsumer: "retry-service",
+				envelope.KeyErrorMessage: "the card", envelope.KeyErrorClass: "expired",
+			},
+			want: dlq.Entry{
+				Origin:       envelope.Origin{Topic: "orders", Consumer: "retry-service"},
+				ErrorMessage: "the card", ErrorClass: "expired", Reason: envelope.ReasonPermanent,
+			},
 		},
 		"the service bus of PHP": {
 			source: "easyweek.invoice-service.failed",
