@@ -323,7 +323,8 @@ func (b *Broker) checkSubscriber(ctx context.Context, o *driver.Outgoing, h *del
 		if h.sub.b == b || h.Origin.Broker != o.Origin.Broker {
 			return nil
 		}
-		at.broker, from, name = h.sub.b, h.sub.b.transport, brokers.Redact(h.sub.b.cfg.URL)
+		at, from = supplier{h.sub.b, h.sub.q.Topic, h.sub.q.Group}, h.sub.b.transport
+		name = brokers.Redact(h.sub.b.cfg.URL)
 	case ours, o.Origin.Consumer != "", message.SubscribeTopicFromCtx(ctx) != o.Origin.Topic,
 		b.readers.has(b.namesFor(o.Origin.Topic, b.cfg.Group).Queue): // a decorator may have lost the origin
 		return nil
