@@ -260,9 +260,6 @@ func (t *transport) outgoing(o *driver.Outgoing) (outgoing, error) {
 		made.msg.Type = cmp.Or(o.Message.Metadata[envelope.KeyEvent], event)
 	}
 	headers := made.msg.Headers
-	if t.design.declare == declareRead && o.To.Kind == driver.ToConsumer {
-		keepDeath(headers, o.Message.Metadata)
-	}
 	for _, h := range o.Extra {
 		if h.Key != envelope.KeyNotBefore { // it is written below if needed
 			headers[h.Key] = h.Value
@@ -278,16 +275,32 @@ func (t *transport) outgoing(o *driver.Outgoing) (outgoing, error) {
 	if r.pluginDelay > 0 {
 		headers[envelope.KeyDelay] = r.pluginDelay
 	}
-	setOrigin(headers, o)
+	if t.design.declare == declareRead && o.To.Kind == driver.ToConsumer && !o.ExistingOnly { // which is no redrive
+		keepDeath(headers, o)
+	} else {
+		setOrigin(headers, o)
+	}
 	return made, nil
 }
 
-// keepDeath keeps how another consumer's dead letter died, for the collector that publishes it again. RabbitMQ does not
-// read it as its own, because it is a text.
-func keepDeath(headers map[string]any, of map[string]string) {
-	for key, value := range of {
-		if envelope.IsBrokerMade(key) && strings.Contains(key, "-death") {
-			headers[key] = value
+// keepDeath keeps the origin of another consumer's dead letter, and how it died, for the collector that publishes it
+// again. RabbitMQ does not read x-death as its own, because it is a text.
+func keepDeath(headers map[string]any, o *driver.Outgoing) {
+	consumer := o.Message.Metadata[envelope.KeyConsumer]
+	another := consumer != "" && consumer != o.To.Names.Queue
+	if !another {
+		setOrigin(headers, o)
+	}
+	for key, value := range o.Message.Metadata {
+		switch key {
+		case envelope.KeyConsumer, envelope.KeyTopic, envelope.KeyExchange, envelope.KeyRoutingKey:
+			if another {
+				headers[key] = value
+			}
+		default:
+			if envelope.IsBrokerMade(key) && strings.Contains(key, "-death") {
+				headers[key] = value
+			}
 		}
 	}
 }
@@ -298,9 +311,6 @@ func setOrigin(headers map[string]any, o *driver.Outgoing) {
 	switch o.To.Kind {
 	case driver.ToTopic:
 	case driver.ToConsumer:
-		if headers[envelope.KeyConsumer] != nil {
-			return // of a dead letter, in another consumer's queue
-		}
 		// Without an exchange, dead-lettering from the delay queue restores the key.
 		if o.Origin.Exchange != "" || o.Origin.RoutingKey != n.Queue && o.Origin.RoutingKey != "" {
 			headers[envelope.KeyConsumer] = n.Queue

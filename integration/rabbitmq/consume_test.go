@@ -315,3 +315,29 @@ func TestConsume_ACountedForeignDeadLetterKeepsItsDeath(t *testing.T) {
 	defer m.Ack()
 	require.Contains(t, m.Metadata["x-death"], `"queue":"mail","reason":"rejected"`)
 }
+
+// A producer may have copied the headers of another consumer's dead letter. Its message has an origin of its own.
+func TestConsume_ACountedMessageKeepsItsOrigin(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	b := openBroker(t, url, group("mail"))
+	first, err := b.Subscriber().Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	require.NoError(t, b.Publisher().Publish("orders", newMessage("first")))
+	(<-first).Ack()
+	require.NoError(t, b.Close())
+	p.send("redrive", "orders", amqp.Publishing{MessageId: "m", Headers: amqp.Table{
+		envelope.KeyConsumer: "orders.billing", envelope.KeyTopic: "orders", envelope.KeyRoutingKey: "other",
+	}})
+	for range 3 {
+		p.refuse("orders.mail", true)
+	}
+	again, err := openBroker(t, url, group("mail")).Subscriber().Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	m := <-again
+	defer m.Ack()
+	origin, ok := envelope.OriginFrom(m.Context())
+	require.True(t, ok)
+	require.Equal(t, []string{"redrive", "orders"}, []string{origin.Exchange, origin.RoutingKey})
+}

@@ -288,14 +288,6 @@ func (s *subscription) publishAgain(
 	if h.stage != "" {
 		o.Extra = append(o.Extra, driver.Header{Key: envelope.KeyStage, Value: h.stage})
 	}
-	md := h.Message.Metadata
-	if of := md[envelope.KeyConsumer]; of != "" && of != h.Origin.Consumer { // another's dead letter keeps its origin
-		for _, key := range []string{envelope.KeyConsumer, envelope.KeyTopic, envelope.KeyExchange, envelope.KeyRoutingKey} {
-			if md[key] != "" {
-				o.Extra = append(o.Extra, driver.Header{Key: key, Value: md[key]})
-			}
-		}
-	}
 	if err := s.b.delay(&o, rest, time.Now()); err != nil {
 		return err
 	}
