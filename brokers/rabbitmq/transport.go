@@ -275,7 +275,7 @@ func (t *transport) outgoing(o *driver.Outgoing) (outgoing, error) {
 	if r.pluginDelay > 0 {
 		headers[envelope.KeyDelay] = r.pluginDelay
 	}
-	if t.design.declare == declareRead && o.To.Kind == driver.ToConsumer && !o.ExistingOnly { // which is no redrive
+	if t.design.declare == declareRead && o.To.Kind == driver.ToConsumer && !o.ExistingOnly { // not a redrive
 		keepDeath(headers, o)
 	} else {
 		setOrigin(headers, o)
@@ -286,21 +286,15 @@ func (t *transport) outgoing(o *driver.Outgoing) (outgoing, error) {
 // keepDeath keeps the origin of another consumer's dead letter, and how it died, for the collector that publishes it
 // again. RabbitMQ does not read x-death as its own, because it is a text.
 func keepDeath(headers map[string]any, o *driver.Outgoing) {
-	consumer := o.Message.Metadata[envelope.KeyConsumer]
-	another := consumer != "" && consumer != o.To.Names.Queue
-	if !another {
+	var origin []string
+	if of := o.Message.Metadata[envelope.KeyConsumer]; of != "" && of != o.To.Names.Queue {
+		origin = []string{envelope.KeyConsumer, envelope.KeyTopic, envelope.KeyExchange, envelope.KeyRoutingKey}
+	} else {
 		setOrigin(headers, o)
 	}
 	for key, value := range o.Message.Metadata {
-		switch key {
-		case envelope.KeyConsumer, envelope.KeyTopic, envelope.KeyExchange, envelope.KeyRoutingKey:
-			if another {
-				headers[key] = value
-			}
-		default:
-			if envelope.IsBrokerMade(key) && strings.Contains(key, "-death") {
-				headers[key] = value
-			}
+		if slices.Contains(origin, key) || envelope.IsBrokerMade(key) && strings.Contains(key, "-death") {
+			headers[key] = value
 		}
 	}
 }

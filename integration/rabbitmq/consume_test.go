@@ -314,9 +314,13 @@ func TestConsume_ACountedForeignDeadLetterKeepsItsDeath(t *testing.T) {
 	m := <-messages
 	defer m.Ack()
 	require.Contains(t, m.Metadata["x-death"], `"queue":"mail","reason":"rejected"`)
+
+	origin := envelope.Origin{Topic: "mail", Consumer: "mail"}
+	require.NoError(t, reader.Reschedule(envelope.WithExistingOnly(m.Context()), origin, m.Copy(), 0))
+	require.NotContains(t, p.next("mail").Headers, "x-death", "its consumer expects a list there")
 }
 
-// A producer may have copied the headers of another consumer's dead letter. Its message has an origin of its own.
+// A producer may have copied the headers of another consumer's dead letter. That is not the origin of its message.
 func TestConsume_ACountedMessageKeepsItsOrigin(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
