@@ -23,38 +23,33 @@ const (
 // After a crash the lines of a file may be passed again, so take must be idempotent. Lines that arrive while it runs
 // are also drained. One Drain runs at a time.
 //
-// A missing file is counted, and drained when it is back. An unreadable one, or one whose lines cannot be set aside
-// because the disk is full, does not stop those after it, but is in the error.
+// A missing file is counted, and drained when it is back. An unreadable one, or one whose lines Refuse or Requeue could
+// not write, does not stop those after it, but is in the error.
 func (s *Spool) Drain(ctx context.Context, take func(ctx context.Context, lines [][]byte) error) error {
 	s.draining.Lock()
 	defer s.draining.Unlock()
 	s.findMissing()
-	var unreadable []error
+	var failed []error
 	tried := map[*segment]bool{}
 	for {
 		seg := s.oldest(tried)
 		if seg == nil {
 			s.Seal()
 			if seg = s.oldest(tried); seg == nil {
-				return errors.Join(unreadable...)
+				return errors.Join(failed...)
 			}
 		}
 		tried[seg] = true
-		err := s.drainSegment(ctx, seg, take)
-		file, ofFile := errors.AsType[*fileError](err)
-		switch {
-		case err == nil:
-		case ofFile && errors.Is(file.err, fs.ErrNotExist):
-			s.setMissing(seg)
-		case ofFile:
-			unreadable = append(unreadable, file.err)
-		default:
-			return errors.Join(append(unreadable, err)...)
+		if err := s.drainSegment(ctx, seg, take); err != nil {
+			failed = append(failed, err)
+			if _, ofFile := errors.AsType[*fileError](err); !ofFile {
+				return errors.Join(failed...)
+			}
 		}
 	}
 }
 
-// fileError is an error of the spool's files. Take may return one, of Refuse or Requeue.
+// fileError is an error of the spool's files. Refuse and Requeue also return it, to take.
 type fileError struct{ err error }
 
 func (e *fileError) Error() string { return e.err.Error() }
@@ -113,6 +108,10 @@ func (s *Spool) Seal() {
 
 func (s *Spool) drainSegment(ctx context.Context, seg *segment, take func(context.Context, [][]byte) error) error {
 	f, err := os.Open(seg.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		s.setMissing(seg)
+		return nil
+	}
 	if err != nil {
 		return &fileError{fmt.Errorf("spool: %w", err)}
 	}

@@ -194,10 +194,7 @@ func (s *Spool) Requeue(ctx context.Context, lines ...[]byte) error {
 	if err != nil {
 		return err
 	}
-	if err := s.add(ctx, &appendRequest{data: data, again: len(lines)}); err != nil {
-		return &fileError{err}
-	}
-	return nil
+	return s.add(ctx, &appendRequest{data: data, again: len(lines)})
 }
 
 func (s *Spool) add(ctx context.Context, r *appendRequest) error {
@@ -292,7 +289,7 @@ func (s *Spool) commit(group []*appendRequest) {
 	err := first
 	if first != nil {
 		if err = s.append(buffer); err != nil {
-			err = errors.Join(first, err)
+			err = &fileError{errors.Join(first, err)}
 		}
 	}
 	s.mu.Lock()

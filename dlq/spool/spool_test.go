@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -376,6 +377,42 @@ func TestSpool_LinesCannotBeSetAside(t *testing.T) {
 	require.NoError(t, s.Drain(t.Context(), take))
 	require.True(t, s.Empty())
 	require.Equal(t, int64(1), s.Stats().Refused)
+}
+
+// The file that Refuse writes may be a link to a disk that is not mounted. The lines are not missing: they wait.
+func TestSpool_RefusedFileIsADeadLink(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := openSpool(t, spool.Config{Dir: dir})
+	require.NoError(t, s.Append(t.Context(), []byte("line")))
+	require.NoError(t, os.Symlink(filepath.Join(dir, "unmounted", "refused"), s.RefusedFile()))
+	take := func(_ context.Context, batch [][]byte) error { return s.Refuse(batch...) }
+	require.ErrorIs(t, s.Drain(t.Context(), take), fs.ErrNotExist)
+	require.Zero(t, s.Stats().Missing)
+	require.False(t, s.Empty())
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "unmounted"), 0o700))
+	require.NoError(t, s.Drain(t.Context(), take))
+	require.Equal(t, int64(1), s.Stats().Refused)
+}
+
+// A spool that is closed during a Drain does not go through the rest of its files.
+func TestSpool_ClosedWhileDraining(t *testing.T) {
+	t.Parallel()
+	s := openSpool(t, spool.Config{Dir: t.TempDir(), SegmentBytes: 1})
+	for _, line := range lines(3) {
+		require.NoError(t, s.Append(t.Context(), []byte(line)))
+	}
+	closed, calls := make(chan error, 1), 0
+	require.ErrorIs(t, s.Drain(t.Context(), func(ctx context.Context, batch [][]byte) error {
+		if calls++; calls == 1 {
+			go func() { closed <- s.Close() }()
+			for s.Append(ctx, []byte("another")) == nil { // until it is closed
+			}
+		}
+		return s.Requeue(ctx, batch...)
+	}), spool.ErrClosed)
+	require.Equal(t, 1, calls)
+	require.NoError(t, <-closed)
 }
 
 func TestSpool_SizeBound(t *testing.T) {
