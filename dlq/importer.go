@@ -188,22 +188,18 @@ func (i *importer) drain(ctx context.Context, s *spool.Spool) error {
 	}
 	var stuck *stuckError
 	err := s.Drain(ctx, func(ctx context.Context, lines [][]byte) error {
-		if stuck != nil { // the next drain starts with this batch
+		if stuck != nil { // its lines are in a later batch; the next drain starts with this one
 			return stuck
 		}
 		err := i.importLines(ctx, s, lines)
 		if errors.As(err, &stuck) {
 			return nil
 		}
-		if err != nil {
-			return err
+		if err == nil {
+			i.setFailing(nil) // new letters need not wait for the backlog, which under load may never end
 		}
-		i.setFailing(nil) // new letters need not wait for the backlog, which under load may never end
-		return nil
+		return err
 	})
-	if err == nil && stuck != nil {
-		err = stuck
-	}
 	after := s.Stats()
 	if n := after.Imported - before.Imported; n > 0 {
 		i.opts.logger.InfoContext(ctx, "dead letters imported from the spool", "spool", s.Dir(), "count", n)
