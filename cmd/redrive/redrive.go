@@ -233,7 +233,7 @@ func pace(rate float64) string {
 // announced is how many dead letters a question's causes are taken from.
 const announced = 200
 
-// maxSample is how many entries a preview looks at.
+// maxSample is the most entries that a preview looks at.
 const maxSample = 100
 
 func warnings(p *wire.RunPreview) []string {

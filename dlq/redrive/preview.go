@@ -40,7 +40,7 @@ type Sample struct {
 }
 
 // PreviewRun is the dry run: how many entries the spec selects, of which topics, and what would happen to the first few
-// (10 when sample is 0, at most 100, fewer of large messages).
+// (10 when sample is 0, at most 100, fewer if they are large).
 func (rn *Runner) PreviewRun(ctx context.Context, spec Spec, sample int) (*Preview, error) {
 	spec, err := rn.CheckSpec(spec)
 	if err != nil {

@@ -57,7 +57,7 @@ func (d *runDriver) readAhead(ctx context.Context) error {
 	return nil
 }
 
-// enoughAhead reports whether the next batch is read. Few large messages are one, else they would fill the memory.
+// enoughAhead reports whether the next batch has been read. A few large messages are one: more would fill the memory.
 func (d *runDriver) enoughAhead() bool {
 	var bytes int64
 	for i := range d.ahead {

@@ -98,7 +98,7 @@ type RunRequest struct {
 // RunPreviewRequest previews a run.
 type RunPreviewRequest struct {
 	RunSpec
-	Sample int `json:"sample,omitempty" minimum:"0" maximum:"100" doc:"How many entries to show. Defaults to 10."`
+	Sample int `json:"sample,omitempty" minimum:"0" maximum:"100" doc:"How many entries to show, fewer if they are large. Defaults to 10."`
 }
 
 // RunAdjustment changes a run in progress; absent fields change nothing.

@@ -171,7 +171,7 @@ type ItemFilter struct {
 
 // ReviewQuery is how many entries of a run to review.
 type ReviewQuery struct {
-	Sample int `query:"sample" minimum:"1" maximum:"100" default:"10" doc:"How many entries to show."`
+	Sample int `query:"sample" minimum:"1" maximum:"100" default:"10" doc:"How many entries to show, fewer if they are large."`
 }
 
 // RunList is a page of runs.
