@@ -130,6 +130,7 @@ func (d *runDriver) advance(ctx context.Context, claims []Claim) error {
 		d.warned = true
 		d.runner.warn(ctx, d.run, first) // while they are being published, so that it costs the run no time
 	}
+	clear(first) // their array is still in use, and would keep the messages
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
@@ -197,6 +199,50 @@ func TestRun_LargeMessagesAreNotReadAhead(t *testing.T) {
 		require.Equal(t, redrive.Counts{Succeeded: letters}, run.Counts)
 		require.LessOrEqual(t, store.most.Load(), int64(32<<20))
 	})
+}
+
+// freed is a store that counts the bodies it has read and that are still in memory.
+type freed struct {
+	*sqlstore.Store
+
+	kept atomic.Int64
+}
+
+func (f *freed) NextItems(ctx context.Context, run string, after int64, limit int, bytes int64) ([]redrive.Item,
+	error,
+) {
+	items, err := f.Store.NextItems(ctx, run, after, limit, bytes)
+	for i := range items {
+		f.kept.Add(1)
+		runtime.AddCleanup(items[i].Entry.Body, func(n *atomic.Int64) { n.Add(-1) }, &f.kept)
+	}
+	return items, err
+}
+
+// Messages that were sent do not stay in memory with those that were read in the same batch.
+func TestRun_SentMessagesAreFreed(t *testing.T) {
+	t.Parallel()
+	const letters, limit = 50, 2 * time.Minute
+	c := &consumer{}
+	_, s := operated(t, 0, c)
+	store := &freed{Store: s}
+	var sent atomic.Int64
+	c.refuse = func(*message.Message) error {
+		if sent.Add(1) == letters {
+			assert.Eventually(t, func() bool {
+				runtime.GC()
+				return store.kept.Load() < letters/2
+			}, limit, 10*time.Millisecond)
+		}
+		return nil
+	}
+	storeLarge(t, store, letters, 1)
+	m := operate(t, store, c)
+	run, err := m.StartRun(t.Context(), redrive.Spec{Rate: 100}, ana)
+	require.NoError(t, err)
+	run, err = m.Drive(t.Context(), run.ID)
+	require.NoError(t, err)
+	require.Equal(t, redrive.Counts{Succeeded: letters}, run.Counts)
 }
 
 // MaxOut bounds the messages sent to a consumer that is slow or gone.
