@@ -32,7 +32,7 @@ const (
 // consumerMain is a consumer in a separate process: a router with a pipeline that fails every tenth message of a key
 // once. It prints a line for every success.
 func consumerMain(ctx context.Context, url string) int {
-	b, err := brokers.Open(ctx, url)
+	b, err := brokers.OpenConfig(ctx, brokers.Config{URL: url, PublishTimeout: await.Patience})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -25,6 +25,7 @@ func TestSecured_TLSAndSASL(t *testing.T) {
 		defer cancel()
 		return brokers.OpenConfig(ctx, brokers.Config{
 			URL: "kafka://" + s.Addr + "?" + params.Encode(), Group: "billing", Username: s.User, Password: password,
+			PublishTimeout: await.Patience,
 		})
 	}
 	all := func() url.Values {

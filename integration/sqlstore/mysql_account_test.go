@@ -67,7 +67,7 @@ func TestMySQL_AccountOfAnApplication(t *testing.T) {
 	})
 	t.Run("queue", func(t *testing.T) {
 		t.Parallel()
-		broker, err := brokers.Open(t.Context(), account(t))
+		broker, err := brokers.OpenConfig(t.Context(), brokers.Config{URL: account(t), PublishTimeout: await.Patience})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, broker.Close()) })
 		messages, err := broker.Subscriber().Subscribe(t.Context(), "orders")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	_ "github.com/redrive-go/redrive/brokers/all"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware/tracing/tracingtest"
 )
@@ -35,8 +36,9 @@ func TestTracing(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, err := brokers.OpenConfig(t.Context(),
-				brokers.Config{URL: broker.url(t), Group: "billing", Logger: slog.New(slog.DiscardHandler)})
+			b, err := brokers.OpenConfig(t.Context(), brokers.Config{
+				URL: broker.url(t), Group: "billing", PublishTimeout: await.Patience, Logger: slog.New(slog.DiscardHandler),
+			})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, b.Close()) })
 			results, err := b.Subscriber(brokers.WithGroup("results")).Subscribe(t.Context(), tracingtest.Results)

@@ -71,10 +71,13 @@ func receive(t testing.TB, messages <-chan *message.Message) *message.Message {
 	}
 }
 
+// patient lets a publication wait for a server that is slow because the machine is busy.
+func patient(c *brokers.Config) { c.PublishTimeout = await.Patience }
+
 // open opens a broker by its URL, and closes it at the end of the test.
 func open(t testing.TB, url string) brokers.Broker {
 	t.Helper()
-	b, err := brokers.Open(t.Context(), url)
+	b, err := brokers.Open(t.Context(), url, patient)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b

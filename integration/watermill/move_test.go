@@ -42,11 +42,11 @@ func (m *mover) serve(t *testing.T, url string) *service {
 // serveVia is serve with a given Rescheduler.
 func (m *mover) serveVia(t *testing.T, url, retries string) *service {
 	t.Helper()
-	b, err := brokers.Open(t.Context(), url)
+	b, err := brokers.Open(t.Context(), url, patient)
 	require.NoError(t, err)
 	s := &service{broker: b, retries: b}
 	if retries != url {
-		s.retries, err = brokers.Open(t.Context(), retries)
+		s.retries, err = brokers.Open(t.Context(), retries, patient)
 		require.NoError(t, err)
 	}
 	topic, handled, dead := m.topic, m.handled, &m.dead
