@@ -95,6 +95,11 @@ func TestLowWater_SometimesReadsFromTheBeginning(t *testing.T) {
 	require.Equal(t, mark, l.from(now.Add(2*time.Second)))
 	require.Zero(t, l.from(now.Add(3*time.Second)))
 
+	// It took 9 s because the server was frozen: the rows of a dead worker do not wait for ten times as long.
+	l.update([]claimed{{dueAt: due}}, true, now, now.Add(9*time.Second))
+	require.Equal(t, mark, l.from(now.Add(15*time.Second)))
+	require.Zero(t, l.from(now.Add(20*time.Second)))
+
 	l.update([]claimed{{dueAt: due}}, false, now, now)
 	require.Zero(t, l.from(now), "the end of the due rows was reached")
 }

@@ -254,6 +254,7 @@ type lowWater struct {
 const (
 	lowWaterOverlap  = 100 * time.Millisecond
 	lowWaterInterval = 100 * time.Millisecond
+	longestInterval  = 10 * time.Second // after a claim that waited for a frozen server
 )
 
 // from returns where the next claim should start reading.
@@ -272,8 +273,7 @@ func (l *lowWater) update(list []claimed, full bool, began, ended time.Time) {
 		return
 	}
 	if l.mark == 0 {
-		l.whole = ended
-		l.interval = max(lowWaterInterval, 10*ended.Sub(began))
+		l.whole, l.interval = ended, min(max(lowWaterInterval, 10*ended.Sub(began)), longestInterval)
 	}
 	first, last := list[0].dueAt, list[0].at
 	for _, c := range list {

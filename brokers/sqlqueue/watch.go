@@ -118,7 +118,7 @@ func (w *watcher) wakeIf(match func(*reader) bool, after time.Duration) {
 	}
 }
 
-// run polls until ctx ends. Polling takes at most a twentieth of the time.
+// run polls until ctx ends. Polling takes at most a twentieth of the time, except while polls are slow.
 func (w *watcher) run(ctx context.Context) {
 	pauses := wait.Backoff{First: 100 * time.Millisecond, Longest: 5 * time.Second}
 	var earliest time.Time // for the next poll
@@ -147,7 +147,7 @@ func (w *watcher) run(ctx context.Context) {
 			continue
 		}
 		failures = 0
-		earliest = now.Add(20 * now.Sub(began))
+		earliest = now.Add(min(20*now.Sub(began), pauses.Longest)) // a frozen server delays no more
 		w.polled(first, now)
 	}
 }

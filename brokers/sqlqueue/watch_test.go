@@ -98,3 +98,22 @@ func TestWatcher_BacksOff(t *testing.T) {
 		require.Equal(t, 21, failures)
 	})
 }
+
+// A poll that waited for a frozen server used to stop the polling for twenty times as long: no retry that was due, and
+// no message of a dead worker, was found for minutes after the server went on.
+func TestWatcher_ASlowPollDelaysTheNextForSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		due := map[int64]time.Duration{}
+		wait := startWatcher(t, func(int64, int64) (map[int64]time.Duration, error) {
+			if len(due) > 0 {
+				return due, nil
+			}
+			time.Sleep(9 * time.Second) // virtual
+			due[1] = 0
+			return nil, nil
+		})
+		began := time.Now()
+		<-wait(newTestReader(1))
+		require.Less(t, time.Since(began), 15*time.Second)
+	})
+}
