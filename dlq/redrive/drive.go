@@ -67,7 +67,7 @@ type runDriver struct {
 	notBefore     time.Time // the earliest time for another claim after a refusal
 	settledAt     time.Time
 	settleIn      time.Duration
-	settling      time.Duration // duration of the last settling
+	settling      time.Duration // duration of the last settling, bounded
 	warned        bool          // about destinations without a reader
 	awaitOutcomes bool          // nothing more may be claimed until outcomes arrive
 	failures      int           // of steps in a row
@@ -255,7 +255,7 @@ func (d *runDriver) settle(ctx context.Context) error {
 			return err
 		}
 		d.run, d.settledAt = run, time.Now()
-		d.settling = d.settledAt.Sub(began)
+		d.settling = min(d.settledAt.Sub(began), settleSlow) // a frozen server delays the next one by seconds
 		if n == 0 {
 			d.settleIn = min(2*d.settleIn, settleSlow)
 		} else {

@@ -398,3 +398,38 @@ func TestItem_SettleAfterARestore(t *testing.T) {
 		})
 	}
 }
+
+// frozenOnce is a store whose server is frozen when it first has outcomes.
+type frozenOnce struct {
+	*sqlstore.Store
+
+	was bool
+}
+
+func (s *frozenOnce) SettleRun(ctx context.Context, id, holder string, at time.Time, limit int) (*redrive.Run, int,
+	error,
+) {
+	run, n, err := s.Store.SettleRun(ctx, id, holder, at, limit)
+	if n > 0 && !s.was {
+		s.was = true
+		time.Sleep(20 * time.Second) // virtual
+	}
+	return run, n, err
+}
+
+// A run that had waited for a frozen server looked for the next outcomes only after ten times as long. For minutes it
+// sent messages that all failed, because it stops by their outcomes.
+func TestRun_StopsSoonAfterAFrozenServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &consumer{fail: func(*message.Message) bool { return true }}
+		_, store := operated(t, 1000, c)
+		m := operate(t, &frozenOnce{Store: store}, c)
+		run, err := m.StartRun(t.Context(), redrive.Spec{Rate: 4}, ana)
+		require.NoError(t, err)
+		run, err = m.Drive(t.Context(), run.ID)
+		require.NoError(t, err)
+		require.Equal(t, redrive.Stopped, run.State)
+		require.Less(t, c.total(), 200)
+	})
+}
