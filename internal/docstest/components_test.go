@@ -2,6 +2,7 @@ package docstest
 
 import (
 	"context"
+	"database/sql/driver"
 	"fmt"
 	"log/slog"
 	"os"
@@ -22,6 +23,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/stretchr/testify/require"
+	"modernc.org/sqlite"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
@@ -31,6 +33,14 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 	"github.com/redrive-go/redrive/middleware/tracing"
 )
+
+// SQLite gets the time from Go, so that in a bubble its queue has the bubble's time. With the machine's clock, the pause
+// of a nack was over only if the polls of a virtual minute together took 100 real milliseconds.
+func init() {
+	sqlite.MustRegisterScalarFunction("unixepoch", 1, func(*sqlite.FunctionContext, []driver.Value) (driver.Value, error) {
+		return float64(time.Now().UnixMilli()) / 1000, nil
+	})
+}
 
 // composed is a router with a pipeline on a broker in memory, in a bubble.
 type composed struct {
