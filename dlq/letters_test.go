@@ -19,7 +19,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
-	_ "modernc.org/sqlite"
+	"modernc.org/sqlite"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqtest"
@@ -29,6 +29,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/internal/logbuffer"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 func newStore(t testing.TB) *sqlstore.Store {
@@ -618,17 +619,10 @@ func TestLetters_DatabaseFull(t *testing.T) {
 	for name, letters := range map[string]int{"one letter": 1, "several letters": 3} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db, err := sql.Open("sqlite", "file:"+storetest.File(t)+"?_txlock=immediate&_pragma=busy_timeout(60000)")
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, db.Close()) })
-			db.SetMaxOpenConns(1) // the limit on the file's size is the connection's
+			db, limit := limited(t, "file:"+storetest.File(t)+"?_txlock=immediate&_pragma=busy_timeout(60000)")
 			own, err := sqlstore.New(t.Context(), db, sqlstore.Config{Dialect: sqlstore.SQLite})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, own.Close()) })
-			limit := func(pages int) {
-				_, err := db.ExecContext(t.Context(), fmt.Sprintf("PRAGMA max_page_count = %d", pages))
-				require.NoError(t, err)
-			}
 			limit(1) // as large as it is
 
 			store := &faultyStore{Store: own}
@@ -647,6 +641,28 @@ func TestLetters_DatabaseFull(t *testing.T) {
 			stats := l.Stats()
 			require.Equal(t, []int64{int64(letters), 0}, []int64{stats.Imported, stats.Refused})
 		})
+	}
+}
+
+// limited opens a SQLite file whose size can be limited. The limit is the connection's, and a connection is replaced
+// when the time for a statement ends while it runs, as on a busy machine: the next one gets the limit as well.
+func limited(t *testing.T, dsn string) (db *sql.DB, limit func(pages int64)) {
+	t.Helper()
+	var most atomic.Int64
+	most.Store(1 << 30)
+	pragma := func() string { return fmt.Sprintf("PRAGMA max_page_count = %d", most.Load()) }
+	drv := &sqlite.Driver{}
+	drv.RegisterConnectionHook(func(conn sqlite.ExecQuerierContext, _ string) error {
+		_, err := conn.ExecContext(context.Background(), pragma(), nil)
+		return err
+	})
+	db = sql.OpenDB(sqldb.NewConnector(drv, dsn))
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	db.SetMaxOpenConns(1)
+	return db, func(pages int64) {
+		most.Store(pages)
+		_, err := db.ExecContext(t.Context(), pragma())
+		require.NoError(t, err)
 	}
 }
 

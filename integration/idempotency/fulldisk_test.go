@@ -1,25 +1,31 @@
 package idempotency_test
 
 import (
+	"context"
 	"crypto/rand"
+	"database/sql"
 	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
+	"modernc.org/sqlite"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/internal/logbuffer"
+	"github.com/redrive-go/redrive/internal/sqldb"
 	"github.com/redrive-go/redrive/middleware"
 	"github.com/redrive-go/redrive/middleware/idempotency"
+	"github.com/redrive-go/redrive/middleware/idempotency/sqlstore"
 )
 
 // diskRoom is how large the guard's database may be: a log segment of PostgreSQL has 16 MiB.
@@ -41,14 +47,12 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 		"MySQL":   func(t *testing.T) (database, func()) { t.Helper(); return limitedFile(t, services.MySQL) },
 		"SQLite": func(t *testing.T) (database, func()) {
 			t.Helper()
-			d := openDatabase(t, sqliteFile(t))
-			d.db.SetMaxOpenConns(1)
-			limit := func(pages int) {
-				_, err := d.db.ExecContext(t.Context(), fmt.Sprintf("PRAGMA max_page_count = %d", pages))
-				require.NoError(t, err)
-			}
+			url := sqliteFile(t)
+			db, limit := limited(t, sqliteDSN(url))
+			store, err := sqlstore.New(t.Context(), db, sqlstore.SQLite)
+			require.NoError(t, err)
 			limit(diskRoom / 4 / 4096)
-			return d, func() { limit(diskRoom) }
+			return database{url: url, db: db, store: store}, func() { limit(diskRoom) }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -56,6 +60,28 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 			d, free := fill(t)
 			fullDiskLosesNothing(t, d, free)
 		})
+	}
+}
+
+// limited opens a SQLite file whose size can be limited. The limit is the connection's, and a connection is replaced
+// when the time for a statement ends while it runs, as on a busy machine: the next one gets the limit as well.
+func limited(t *testing.T, dsn string) (db *sql.DB, limit func(pages int64)) {
+	t.Helper()
+	var most atomic.Int64
+	most.Store(1 << 30)
+	pragma := func() string { return fmt.Sprintf("PRAGMA max_page_count = %d", most.Load()) }
+	drv := &sqlite.Driver{}
+	drv.RegisterConnectionHook(func(conn sqlite.ExecQuerierContext, _ string) error {
+		_, err := conn.ExecContext(context.Background(), pragma(), nil)
+		return err
+	})
+	db = sql.OpenDB(sqldb.NewConnector(drv, dsn))
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	db.SetMaxOpenConns(1)
+	return db, func(pages int64) {
+		most.Store(pages)
+		_, err := db.ExecContext(t.Context(), pragma())
+		require.NoError(t, err)
 	}
 }
 

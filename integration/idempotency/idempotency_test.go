@@ -55,6 +55,11 @@ func sqliteFile(t *testing.T) string {
 	return "sqlite://" + filepath.Join(t.TempDir(), "app.db")
 }
 
+func sqliteDSN(url string) string {
+	return "file:" + strings.TrimPrefix(url, "sqlite://") +
+		"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_txlock=immediate"
+}
+
 // with adds a parameter to a URL.
 func with(url, param string) string {
 	if strings.Contains(url, "?") {
@@ -65,7 +70,7 @@ func with(url, param string) string {
 
 // openDB opens the database of a broker URL as an application would.
 func openDB(url string) (*sql.DB, sqlstore.Dialect, error) {
-	scheme, path, _ := strings.Cut(url, "://")
+	scheme, _, _ := strings.Cut(url, "://")
 	switch scheme {
 	case "mysql":
 		dsn, err := services.MySQLDSN(url)
@@ -75,7 +80,7 @@ func openDB(url string) (*sql.DB, sqlstore.Dialect, error) {
 		db, err := sql.Open("mysql", dsn)
 		return db, sqlstore.MySQL, err
 	case "sqlite":
-		db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_txlock=immediate")
+		db, err := sql.Open("sqlite", sqliteDSN(url))
 		return db, sqlstore.SQLite, err
 	default:
 		db, err := sql.Open("pgx", url)
