@@ -107,10 +107,7 @@ func (s *Store) closeDB() error {
 	if s.foreign {
 		return nil
 	}
-	if s.read == s.write {
-		return s.write.Close()
-	}
-	return errors.Join(s.read.Close(), s.write.Close())
+	return errors.Join(s.read.Close(), s.write.Close()) // the second does nothing if they are the same
 }
 
 // inTx runs fn in a durable transaction, and names the operation in the error.
@@ -149,16 +146,15 @@ func writing[T any](ctx context.Context, s *Store, what string, write func(*sql.
 
 // reading reads from the open store, and names the operation in the error.
 func reading[T any](s *Store, what string, read func() (T, error)) (T, error) {
-	err := s.checkOpen(what)
-	if err == nil {
-		var found T
-		if found, err = read(); err == nil {
-			return found, nil
-		}
-		err = fmt.Errorf("sqlstore: %s: %w", what, notFound(err))
-	}
 	var none T
-	return none, err
+	if err := s.checkOpen(what); err != nil {
+		return none, err
+	}
+	found, err := read()
+	if err != nil {
+		return none, fmt.Errorf("sqlstore: %s: %w", what, notFound(err))
+	}
+	return found, nil
 }
 
 func (s *Store) checkOpen(what string) error {
@@ -331,7 +327,10 @@ func New(ctx context.Context, db *sql.DB, cfg Config) (*Store, error) {
 	if cfg.Read != nil {
 		s.read = cfg.Read
 	}
-	err := s.checkPool(ctx)
+	err := s.checkPool(ctx, s.write)
+	if err == nil && s.read != s.write {
+		err = s.checkPool(ctx, s.read)
+	}
 	if err == nil {
 		err = s.start(ctx, cfg.KeepSchema)
 	}
@@ -353,25 +352,25 @@ func dialectOf(cfg Config) dialect {
 }
 
 // checkPool rejects a pool that would lose or change letters without an error.
-func (s *Store) checkPool(ctx context.Context) error {
+func (s *Store) checkPool(ctx context.Context, db *sql.DB) error {
 	switch s.dialect.name() {
 	case PostgreSQL:
 		var n int
-		if err := s.write.QueryRowContext(ctx, "SELECT cardinality($1::text[])", []string{"a,b", `"`}).Scan(&n); err != nil ||
-			n != 2 {
+		err := db.QueryRowContext(ctx, "SELECT cardinality($1::text[])", []string{"a,b", `"`}).Scan(&n)
+		if err != nil || n != 2 {
 			return errors.Join(errors.New("the driver does not send slices as arrays: use github.com/jackc/pgx/v5/stdlib"), err)
 		}
 	case MySQL:
-		if err := MySQL.CheckSession(ctx, s.write); err != nil {
+		if err := MySQL.CheckSession(ctx, db); err != nil {
 			return err
 		}
-		var at any
-		if err := s.write.QueryRowContext(ctx, "SELECT CAST('2026-01-02 03:04:05' AS DATETIME)").Scan(&at); err != nil {
-			return err
-		}
-		if t, parsed := at.(time.Time); parsed && !t.Equal(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) {
+		var winter, summer time.Time // London's is UTC in winter
+		err := db.QueryRowContext(ctx, "SELECT CAST('2026-01-02' AS DATETIME), CAST('2026-07-02' AS DATETIME)").
+			Scan(timeValue{&winter}, timeValue{&summer})
+		if err == nil && (winter.Hour() != 0 || summer.Hour() != 0) {
 			return errors.New("the connections read times in a zone: remove loc from the DSN")
 		}
+		return err
 	case SQLite:
 	}
 	return nil
