@@ -6,9 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -66,11 +63,10 @@ var tableExists = map[Dialect]string{
 // version is the last applied migration, 0 for none.
 func (s Schema) version(ctx context.Context, db *sql.DB) (version int64, err error) {
 	var tables int
-	if err := db.QueryRowContext(ctx, s.Dialect.Bind(tableExists[s.Dialect]), s.Table).Scan(&tables); err != nil ||
-		tables == 0 {
-		return 0, err
+	err = db.QueryRowContext(ctx, s.Dialect.Bind(tableExists[s.Dialect]), s.Table).Scan(&tables)
+	if err == nil && tables > 0 {
+		err = db.QueryRowContext(ctx, "SELECT coalesce(max(version_id), 0) FROM "+s.Table+" WHERE is_applied").Scan(&version)
 	}
-	err = db.QueryRowContext(ctx, "SELECT coalesce(max(version_id), 0) FROM "+s.Table+" WHERE is_applied").Scan(&version)
 	return version, err
 }
 
@@ -83,8 +79,7 @@ func (s Schema) newest() (newest int64, err error) {
 		return 0, err
 	}
 	for _, name := range names {
-		digits, _, _ := strings.Cut(path.Base(name), "_")
-		version, err := strconv.ParseInt(digits, 10, 64)
+		version, err := goose.NumericComponent(name)
 		if err != nil {
 			return 0, fmt.Errorf("migration %s: %w", name, err)
 		}
@@ -94,7 +89,8 @@ func (s Schema) newest() (newest int64, err error) {
 }
 
 // Up applies the missing migrations, if any. Any number of processes may call it at once: they take a database lock in
-// turn, and all but the first find nothing to do. If the schema is newer than this program, the error is
+// turn, and all but the first find nothing to do. When a process is killed, PostgreSQL releases the lock but finishes
+// its statement, so there migrations also lock Table. If the schema is newer than this program, the error is
 // ErrSchemaNewer.
 //
 // On SQLite, which has no such lock, and with a pool of one connection, which cannot hold it while goose runs, each
@@ -116,13 +112,18 @@ func (s Schema) Up(ctx context.Context, db *sql.DB) error {
 	if err != nil {
 		return err
 	}
-	if s.Dialect == SQLite || db.Stats().MaxOpenConnections == 1 {
-		return upUnlocked(ctx, provider)
-	}
-	return s.Dialect.WithLock(ctx, db, s.Table, func() error {
+	up := func() error {
+		if s.Dialect == MySQL { // goose needs the first row of Table, and a process may be killed before it
+			_, _ = db.ExecContext(ctx, "INSERT INTO "+s.Table+" (version_id, is_applied) SELECT 0, TRUE FROM DUAL"+
+				" WHERE NOT EXISTS (SELECT 1 FROM "+s.Table+")") // fails without Table, which goose then creates
+		}
 		_, err := provider.Up(ctx)
 		return err
-	})
+	}
+	if s.Dialect == SQLite || db.Stats().MaxOpenConnections == 1 {
+		return upUnlocked(ctx, up)
+	}
+	return s.Dialect.WithLock(ctx, db, s.Table, up)
 }
 
 // unlocked serializes this process's migrations; conflicts with other processes are retried.
@@ -130,11 +131,11 @@ var unlocked sync.Mutex
 
 // upUnlocked tries again: two processes that start at once can both find the schema missing, and one of them then fails
 // with "busy" or "exists already".
-func upUnlocked(ctx context.Context, provider *goose.Provider) error {
+func upUnlocked(ctx context.Context, up func() error) error {
 	unlocked.Lock()
 	defer unlocked.Unlock()
 	for attempt := 1; ; attempt++ {
-		_, err := provider.Up(ctx)
+		err := up()
 		if err == nil || attempt == 2*attempts {
 			return err
 		}

@@ -1,5 +1,7 @@
 -- +goose Up
 -- +goose StatementBegin
+LOCK TABLE redrive_queue_schema; -- a process that was killed may still be migrating: see sqldb.Schema.Up
+
 -- One row per topic and consumer group. consumer_group is '' while no group has subscribed to the topic: the first group
 -- takes that row over, and with it the messages published before. "first" is 1 on one row per topic and NULL on the
 -- others, so that two processes cannot both make the first row.

@@ -1,5 +1,7 @@
 -- +goose Up
 -- +goose StatementBegin
+LOCK TABLE dlq_schema_version; -- a process that was killed may still be migrating: see sqldb.Schema.Up
+
 -- What is filtered, sorted and changed: one row for each dead letter. The message is in dlq_bodies, so that this table stays
 -- narrow. Ids are never reused, because redriven messages carry them.
 CREATE TABLE dlq_entries (

@@ -1,5 +1,7 @@
 -- +goose Up
 -- +goose StatementBegin
+LOCK TABLE redrive_processed_schema; -- a process that was killed may still be migrating: see sqldb.Schema.Up
+
 -- One row per message that a consumer handles or has handled. Times are microseconds since 1970 by the database's clock.
 CREATE TABLE IF NOT EXISTS redrive_processed (
     consumer   BYTEA NOT NULL,
