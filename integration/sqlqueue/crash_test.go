@@ -286,7 +286,7 @@ func TestSlowHandler_RenewsItsLease(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, url string) {
 		t.Helper()
 		db := openDB(t, url)
-		url = with(url, "x-lease=5s&x-poll=10ms") // long enough for a machine that is busy with other tests
+		url = with(url, longLease+"&x-poll=10ms")
 		first, second := openQueue(t, url), openQueue(t, url)
 		require.NoError(t, first.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
 		mine, err := first.Subscriber(concurrently(3)).Subscribe(t.Context(), "jobs")
@@ -301,7 +301,7 @@ func TestSlowHandler_RenewsItsLease(t *testing.T) {
 		select {
 		case other := <-others:
 			require.Failf(t, "a second worker got the message", "delivery of %s", other.UUID)
-		case <-time.After(12 * time.Second): // more than two leases, in real time: that is the test
+		case <-time.After(longerThanALease): // in real time: that is the test
 		}
 		require.NoError(t, m.Context().Err(), "the handler must not be cancelled")
 		m.Ack()

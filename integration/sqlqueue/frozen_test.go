@@ -71,7 +71,7 @@ func TestInTx_LeavesConnectionsToLeases(t *testing.T) {
 	onEach(t, func(t *testing.T, url string) {
 		t.Helper()
 		const n = 2
-		queue, db := openQueue(t, with(url, "x-max-connections=2&x-lease=1s")), openDB(t, url)
+		queue, db := openQueue(t, with(url, "x-max-connections=2&"+longLease)), openDB(t, url)
 		messages, err := queue.Subscriber(concurrently(n)).Subscribe(t.Context(), "jobs")
 		require.NoError(t, err)
 		require.NoError(t, queue.Publisher().Publish("jobs", batch(n)...))

@@ -23,7 +23,7 @@ func TestLockedRow_DelaysOnlyItself(t *testing.T) {
 func lockedRowDelaysOnlyItself(t *testing.T, url string) {
 	t.Helper()
 	const n = 16
-	queue, db := openQueue(t, with(url, "x-lease=3s&x-poll=20ms")), openDB(t, url)
+	queue, db := openQueue(t, with(url, longLease+"&x-poll=20ms")), openDB(t, url)
 	var mu sync.Mutex
 	runs, quick, slow := map[string]int{}, make(chan struct{}), make(chan struct{})
 	messages, err := queue.Subscriber(concurrently(n)).Subscribe(t.Context(), "orders")
@@ -63,7 +63,7 @@ func lockedRowDelaysOnlyItself(t *testing.T, url string) {
 	}
 	slows := 5 // 5 to 9; "10" ... "15" sort before "5"
 	await.True(t, func() bool { return left() == slows+1 }, "the neighbours are acked")
-	time.Sleep(7 * time.Second) // real time: two leases that must be renewed, by the database's clock
+	time.Sleep(longerThanALease) // real time: the leases must be renewed, by the database's clock
 	close(slow)
 	await.True(t, func() bool { return left() == 1 }, "the slow neighbours are acked")
 	unlock()

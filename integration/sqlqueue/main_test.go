@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	_ "github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib"
@@ -71,6 +72,13 @@ func onEachDatabase(t *testing.T, test func(t *testing.T, url string)) {
 		test(t, sqliteFile(t))
 	})
 }
+
+// A lease is renewed each time a quarter of it is over. This one is not lost on a machine so busy with other tests that
+// a renewal takes seconds.
+const (
+	longLease        = "x-lease=12s"
+	longerThanALease = 14 * time.Second
+)
 
 // with adds parameters to a URL.
 func with(url, params string) string {

@@ -183,7 +183,7 @@ func TestWatermillSQL_SubscriberWithOurAdapters(t *testing.T) {
 	close(release)
 
 	// Its replacement needs no transaction, and each handler runs once.
-	ours := openQueue(t, with(url, "x-lease=3s&x-max-connections=4"))
+	ours := openQueue(t, with(url, longLease+"&x-max-connections=4"))
 	messages, err := ours.Subscriber(concurrently(workers)).Subscribe(t.Context(), "ours")
 	require.NoError(t, err)
 	require.NoError(t, ours.Publisher().Publish("ours", batch(workers)...))
@@ -194,7 +194,7 @@ func TestWatermillSQL_SubscriberWithOurAdapters(t *testing.T) {
 	select {
 	case m := <-messages:
 		require.Failf(t, "a handler was started again", "%s", m.UUID)
-	case <-time.After(7 * time.Second): // more than two leases, in real time: that is the test
+	case <-time.After(longerThanALease): // in real time: that is the test
 	}
 	for _, m := range running {
 		require.NoError(t, m.Context().Err())
