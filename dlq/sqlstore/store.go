@@ -328,7 +328,7 @@ func New(ctx context.Context, db *sql.DB, cfg Config) (*Store, error) {
 		s.read = cfg.Read
 	}
 	err := s.checkPool(ctx, s.write)
-	if err == nil && s.read != s.write {
+	if err == nil && s.read != s.write && s.read.PingContext(ctx) == nil { // without reads, letters can still be stored
 		err = s.checkPool(ctx, s.read)
 	}
 	if err == nil {

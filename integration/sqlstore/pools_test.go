@@ -1,6 +1,7 @@
 package sqlstore_test
 
 import (
+	"database/sql"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,7 +11,8 @@ import (
 )
 
 // An application's pool whose sessions would change or hide letters is refused, whether letters are written through it
-// or read. London has the time of UTC in winter, and not in summer.
+// or read. London has the time of UTC in winter, and not in summer. A pool for reads whose server is down is no reason
+// to store nothing.
 func TestNew_Pools(t *testing.T) {
 	t.Parallel()
 	const plain = "charset=utf8mb4&sql_mode=%27STRICT_ALL_TABLES%27"
@@ -30,9 +32,14 @@ func TestNew_Pools(t *testing.T) {
 				_, err = sqlstore.New(t.Context(), good, sqlstore.Config{Dialect: sqlstore.MySQL, Read: bad})
 				require.ErrorContains(t, err, advice, fault)
 			}
-			s, err := sqlstore.New(t.Context(), openDB(t, url), sqlstore.Config{Dialect: sqlstore.MySQL, Read: openDB(t, url)})
+			down, err := sql.Open("mysql", "root@tcp(127.0.0.1:1)/test")
 			require.NoError(t, err)
-			require.NoError(t, s.Close())
+			defer down.Close()
+			for _, read := range []*sql.DB{openDB(t, url), down} {
+				s, err := sqlstore.New(t.Context(), openDB(t, url), sqlstore.Config{Dialect: sqlstore.MySQL, Read: read})
+				require.NoError(t, err)
+				require.NoError(t, s.Close())
+			}
 		})
 	}
 }
