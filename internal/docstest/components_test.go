@@ -34,8 +34,8 @@ import (
 	"github.com/redrive-go/redrive/middleware/tracing"
 )
 
-// SQLite gets the time from Go, so that in a bubble its queue has the bubble's time. With the machine's clock, the pause
-// of a nack was over only if the polls of a virtual minute together took 100 real milliseconds.
+// SQLite gets the time from Go, so that in a bubble its queue has the bubble's time. With the machine's clock, the
+// pause of a nack was over only if the polls of a virtual minute together took 100 real milliseconds.
 func init() {
 	sqlite.MustRegisterScalarFunction("unixepoch", 1, func(*sqlite.FunctionContext, []driver.Value) (driver.Value, error) {
 		return float64(time.Now().UnixMilli()) / 1000, nil
