@@ -212,16 +212,19 @@ type template string
 
 var variable = regexp.MustCompile(`\{([^{}a-z]?)([a-z]*)\}`)
 
-// expand replaces the variables by the results of lookup.
+// expand replaces the variables by the results of lookup. It uses no expression, because each retry needs a name.
 func (t template) expand(lookup func(name string) string) string {
-	return variable.ReplaceAllStringFunc(string(t), func(found string) string {
-		parts := variable.FindStringSubmatch(found)
-		value := lookup(parts[2])
-		if value == "" {
-			return ""
+	parts := strings.Split(string(t), "{")
+	for i, part := range parts[1:] {
+		inside, text, _ := strings.Cut(part, "}")
+		name := strings.TrimLeftFunc(inside, func(r rune) bool { return r < 'a' || r > 'z' })
+		value := lookup(name)
+		if value != "" {
+			value = strings.TrimSuffix(inside, name) + value
 		}
-		return parts[1] + value
-	})
+		parts[i+1] = value + text
+	}
+	return strings.Join(parts, "")
 }
 
 // check reports syntax errors in t, and variables that are not allowed.
