@@ -234,11 +234,11 @@ func TestOrder_KeysOfDeletedRetriesContinue(t *testing.T) {
 	messages := subscribe(t, b, topic)
 	for _, id := range []string{"a1", "b1"} { // while the first waits, the other is not in memory
 		require.NoError(t, b.Publisher().Publish(topic, keyed(id, id[:1])))
-		retryIn(t, b, receiveID(t, messages, id), 2*time.Second)
+		retryIn(t, b, receiveID(t, messages, id), 10*time.Second)
 	}
 	require.NoError(t, b.Publisher().Publish(topic, keyed("b2", "b")))
 	consumeRaw(t, c, topic+".billing_retry.parked", 1)
-	waiting := topic + ".billing_retry.2000"
+	waiting := topic + ".billing_retry.10000"
 	_, err := administer(t, c).DeleteRecords(t.Context(), kadm.Offsets{waiting: {0: {Topic: waiting, At: 2}}})
 	require.NoError(t, err)
 	for last := ""; last != "b2"; {
