@@ -301,7 +301,7 @@ func TestSlowHandler_RenewsItsLease(t *testing.T) {
 		select {
 		case other := <-others:
 			require.Failf(t, "a second worker got the message", "delivery of %s", other.UUID)
-		case <-time.After(longerThanALease): // in real time: that is the test
+		case <-time.After(twoLongLeases): // in real time: that is the test
 		}
 		require.NoError(t, m.Context().Err(), "the handler must not be cancelled")
 		m.Ack()

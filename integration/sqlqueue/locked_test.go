@@ -63,7 +63,7 @@ func lockedRowDelaysOnlyItself(t *testing.T, url string) {
 	}
 	slows := 5 // 5 to 9; "10" ... "15" sort before "5"
 	await.True(t, func() bool { return left() == slows+1 }, "the neighbours are acked")
-	time.Sleep(longerThanALease) // real time: the leases must be renewed, by the database's clock
+	time.Sleep(twoLongLeases) // real time: the leases must be renewed, by the database's clock
 	close(slow)
 	await.True(t, func() bool { return left() == 1 }, "the slow neighbours are acked")
 	unlock()

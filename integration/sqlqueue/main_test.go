@@ -76,8 +76,8 @@ func onEachDatabase(t *testing.T, test func(t *testing.T, url string)) {
 // A lease is renewed each time a quarter of it is over. This one is not lost on a machine so busy with other tests that
 // a renewal takes seconds.
 const (
-	longLease        = "x-lease=12s"
-	longerThanALease = 14 * time.Second
+	longLease     = "x-lease=12s"
+	twoLongLeases = 26 * time.Second // and a little more: a lease that is renewed only once is lost by then
 )
 
 // with adds parameters to a URL.

@@ -194,7 +194,7 @@ func TestWatermillSQL_SubscriberWithOurAdapters(t *testing.T) {
 	select {
 	case m := <-messages:
 		require.Failf(t, "a handler was started again", "%s", m.UUID)
-	case <-time.After(longerThanALease): // in real time: that is the test
+	case <-time.After(twoLongLeases): // in real time: that is the test
 	}
 	for _, m := range running {
 		require.NoError(t, m.Context().Err())
