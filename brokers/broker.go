@@ -247,7 +247,6 @@ const (
 	Duration                      // Go duration such as 250ms or 1h30m, or days as 7d, not negative
 	Size                          // bytes: a decimal integer, or one with the suffix KiB, MiB or GiB
 	DurationList                  // durations separated by commas, such as 10s,20s,40s
-	StringList                    // texts separated by commas
 )
 
 // Param declares one parameter of a driver. It is written x-<Name> in the URL, or <Name> if that cannot be mistaken for

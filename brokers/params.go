@@ -41,9 +41,6 @@ func (p Params) Durations(name string) []time.Duration {
 	return mustParse(name, p.value(name), parseDurations)
 }
 
-// Strings returns a value of kind StringList; nil if it is empty.
-func (p Params) Strings(name string) []string { return mustParse(name, p.value(name), parseStrings) }
-
 func (p Params) value(name string) string {
 	v, ok := p[name]
 	if !ok {
@@ -150,8 +147,6 @@ func (d Param) fault(value string) string {
 		n, err = parseSize(value)
 	case DurationList:
 		_, err = parseDurations(value)
-	case StringList:
-		_, err = parseStrings(value)
 	}
 	switch {
 	case err != nil:
@@ -225,14 +220,6 @@ func parseDurations(s string) ([]time.Duration, error) {
 			return nil, fmt.Errorf("%q in the list %w", part, err)
 		}
 		list = append(list, d)
-	}
-	return list, nil
-}
-
-func parseStrings(s string) ([]string, error) {
-	list := strings.Split(s, ",")
-	if slices.Contains(list, "") {
-		return nil, errors.New("has an empty entry; write a,b,c")
 	}
 	return list, nil
 }

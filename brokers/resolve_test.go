@@ -19,7 +19,6 @@ var params = []brokers.Param{
 	{Name: "wait", Type: brokers.Duration, Min: int64(time.Millisecond), Max: int64(time.Hour)},
 	{Name: "limit", Type: brokers.Size, Default: "1MiB"},
 	{Name: "steps", Type: brokers.DurationList},
-	{Name: "brokers", Type: brokers.StringList},
 	{Name: "sasl-password"},
 	{Name: "key", Secret: true, OneOf: []string{"a"}},
 	{Name: "heartbeat", Native: true},
@@ -28,7 +27,7 @@ var params = []brokers.Param{
 
 func TestResolve_ParsesEveryKind(t *testing.T) {
 	c, err := brokers.Config{URL: "amqp://h/?x-prefetch=50&delay=plugin&mandatory=false&wait=1m30s&limit=3KiB" +
-		"&steps=10s,20s&brokers=a,b&sasl-password=p%26w&x-delays=1s,5s&drain=3s&publish-timeout=2s"}.Resolve(params)
+		"&steps=10s,20s&sasl-password=p%26w&x-delays=1s,5s&drain=3s&publish-timeout=2s"}.Resolve(params)
 	require.NoError(t, err)
 
 	require.Equal(t, 50, c.Params.Int("prefetch"))
@@ -37,7 +36,6 @@ func TestResolve_ParsesEveryKind(t *testing.T) {
 	require.Equal(t, 90*time.Second, c.Params.Duration("wait"))
 	require.Equal(t, int64(3072), c.Params.Bytes("limit"))
 	require.Equal(t, []time.Duration{10 * time.Second, 20 * time.Second}, c.Params.Durations("steps"))
-	require.Equal(t, []string{"a", "b"}, c.Params.Strings("brokers"))
 	require.Equal(t, "p&w", c.Params.String("sasl-password"))
 	require.Equal(t, []time.Duration{time.Second, 5 * time.Second}, c.Delays)
 	require.Equal(t, 3*time.Second, c.DrainTimeout)
@@ -80,7 +78,6 @@ func TestResolve_NamesParameterAndValueOfEachFault(t *testing.T) {
 		"limit=1MB":             `parameter limit="1MB": must be a number of bytes such as 1048576 or 1MiB`,
 		"limit=9999999999GiB":   `parameter limit="9999999999GiB": must be a number of bytes such as 1048576 or 1MiB`,
 		"steps=10s,,20s":        `parameter steps="10s,,20s": "" in the list must be a duration with a unit`,
-		"brokers=a,,b":          `parameter brokers="a,,b": has an empty entry; write a,b,c`,
 		"x-concurrency=0":       `parameter concurrency="0": must be at least 1`,
 		"concurrency=100001":    `parameter concurrency="100001": must be at most 100000`,
 		"delays=1s,876000h":     "delay 876000h0m0s: the longest is 720h0m0s",
@@ -89,8 +86,8 @@ func TestResolve_NamesParameterAndValueOfEachFault(t *testing.T) {
 		"group=":                `parameter group is empty`,
 		"group=a&x-group=b":     `parameter x-group is given twice`,
 		"prefetch=1&prefetch=2": `parameter prefetch is given twice`,
-		"x-heartbeat=5":         `URL: unknown parameter "x-heartbeat": did you mean heartbeat? known are brokers, `,
-		"prefech=50":            `URL: unknown parameter "prefech": did you mean prefetch? known are brokers, concurrency, dead, dead-exchange, delay, delayed, delays, drain, exchange, group, heartbeat, key, limit, mandatory, name, naming, prefetch, project, publish-timeout, queue, refuse-unrouted, retry, retry-exchange, sasl-password, steps, wait, x-name`,
+		"x-heartbeat=5":         `URL: unknown parameter "x-heartbeat": did you mean heartbeat? known are concurrency, `,
+		"prefech=50":            `URL: unknown parameter "prefech": did you mean prefetch? known are concurrency, dead, dead-exchange, delay, delayed, delays, drain, exchange, group, heartbeat, key, limit, mandatory, name, naming, prefetch, project, publish-timeout, queue, refuse-unrouted, retry, retry-exchange, sasl-password, steps, wait, x-name`,
 		"x-naming=nope":         `naming: unknown preset "nope": known are default, delayed-backoff, laravel, service-bus, store-only, ttl-cycle`,
 		"x-dead={queue}":        `naming: queue and dead are the same: "topic.group"`,
 		"a%zz=1":                `a URL parameter has a % that two hexadecimal digits do not follow`,

@@ -176,7 +176,6 @@ func (o *outcomes) begin(origin *envelope.Origin) *outcome {
 	return watched
 }
 
-// end returns the outcome of the message.
 func (o *outcomes) end(origin *envelope.Origin, watched *outcome) outcome {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -264,7 +264,6 @@ type longPoll struct {
 	polling map[int32]bool // brokers that have a polling goroutine
 }
 
-// topicPartition is a partition of a topic.
 type topicPartition struct {
 	topic     string
 	partition int32

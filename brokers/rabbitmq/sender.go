@@ -144,7 +144,6 @@ func (s *sender) open(ctx context.Context) (*confirmChannel, error) {
 // returns is full, so the buffer has the same size.
 const window = 1024
 
-// outgoing is one publication.
 type outgoing struct {
 	of            *driver.Outgoing // the publication that it renders
 	index         int              // in the call it belongs to

@@ -51,7 +51,6 @@ var (
 	_ driver.ReaderCounter  = (*transport)(nil)
 )
 
-// connect opens a transport.
 func connect(ctx context.Context, cfg brokers.Config, d *design) (*transport, error) {
 	publishing := newConnection(cfg.URL, cfg.Name+" (publish)", cfg.Logger)
 	t := &transport{

@@ -24,7 +24,6 @@ import (
 
 var formats = []string{"table", "wide", "json", "jsonl", "csv", "yaml"}
 
-// column is one column of a table.
 type column[T any] struct {
 	title string
 	value func(T) string

@@ -226,7 +226,6 @@ func (b beginner) Begin(_ context.Context, d *driver.Delivery) error {
 	return driver.ErrLost
 }
 
-// stream is one session.
 type stream struct {
 	t     *Transport
 	s     *Server

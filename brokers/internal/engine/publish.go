@@ -181,7 +181,6 @@ func joined(faults []error) error {
 	return errors.Join(different...)
 }
 
-// sendOne is send for one message.
 func (s *sender) sendOne(ctx context.Context, o *driver.Outgoing) error {
 	if faults := s.send(ctx, []driver.Outgoing{*o}); faults != nil {
 		return faults[0]

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -299,7 +301,9 @@ func (h *delivery) stageName() string {
 // content identifies the delivery by its stage, position or id, and by its bytes, because positions start over when a
 // topic is recreated, and foreign services pass on our headers with other messages. It is empty for a foreign message
 // that has none of the three: nothing distinguishes it from another with the same bytes.
-func (h *delivery) content() string {
+func (h *delivery) content() string { return h.contentOf(h.received) }
+
+func (h *delivery) contentOf(received func() *message.Message) string {
 	h.naming.Lock()
 	defer h.naming.Unlock()
 	name := h.stage
@@ -309,14 +313,7 @@ func (h *delivery) content() string {
 	if h.contents != "" || name == "" && h.uuid == "" {
 		return h.contents
 	}
-	m := h.Message
-	switch { // a handler may be changing its message concurrently
-	case h.copy != nil:
-		m = h.copy
-	case h.session.renewer != nil:
-		m = h.session.renewer.Renew(&h.Delivery)
-		disclose(m)
-	}
+	m := received()
 	data := m.Payload
 	if h.isRetry() { // one that is published twice has two errors in its body, but the same id and data
 		if e, err := envelope.FromMessage(m); err == nil {
@@ -328,11 +325,23 @@ func (h *delivery) content() string {
 	return h.contents
 }
 
-// replayed reports whether the consumer has already settled this delivery or a copy of it.
+// received returns the message as it was received: a handler may be changing the other concurrently.
+func (h *delivery) received() *message.Message {
+	if h.session.renewer == nil {
+		return cmp.Or(h.copy, h.Message)
+	}
+	m := h.session.renewer.Renew(&h.Delivery)
+	disclose(m)
+	return m
+}
+
+// replayed reports whether the consumer has already settled this delivery or a copy of it. No handler has had its
+// message yet.
 func (h *delivery) replayed() bool {
 	m, stamped := h.sub.memory, h.stage != ""
 	again := stamped || h.Origin.Redelivered || h.sub.b.traits.StablePosition
-	return (h.isRetry() || stamped && m.doubt.Load() || again && m.lost.Load()) && m.hasSettled(h.content())
+	return (h.isRetry() || stamped && m.doubt.Load() || again && m.lost.Load()) &&
+		m.hasSettled(h.contentOf(func() *message.Message { return h.Message }))
 }
 
 // identify moves the stage out of the delivery's headers, so that the handler and its retries do not see it. A message

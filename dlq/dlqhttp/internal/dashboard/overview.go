@@ -53,7 +53,6 @@ var unfinished = []redrive.State{
 	redrive.Preparing, redrive.AwaitingApproval, redrive.Running, redrive.Paused, redrive.Stopped,
 }
 
-// overviewData is the data of the page.
 type overviewData struct {
 	*snapshot
 

@@ -49,7 +49,6 @@ func (r *request) runs() error {
 	return r.page("runs", view{Title: "Redrive runs", Nav: "runs", Live: true, At: at, Data: &data})
 }
 
-// namedRun is a run with its name.
 type namedRun struct {
 	wire.Run
 

@@ -83,7 +83,6 @@ func Get(next http.Handler) http.Handler {
 	})
 }
 
-// discard discards a response.
 type discard struct {
 	header http.Header
 	status int
