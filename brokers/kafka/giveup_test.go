@@ -85,7 +85,7 @@ func TestOrder_GivenUpRightAfterParking(t *testing.T) {
 			if dead {
 				deadLetter(t, b, m)
 			} else {
-				retryIn(t, b, m, time.Second)
+				retryIn(t, b, m, 10*time.Second)
 				require.NoError(t, b.Publisher().Publish(topic, keyed("a2", "a")))
 			}
 			waitStored(t, c, parkingTopic(t, b, topic), 1)

@@ -213,7 +213,7 @@ func TestOrder_ParkedMessageInHandIsRedelivered(t *testing.T) {
 	topic := name("orders")
 	messages := subscribe(t, b, topic)
 	require.NoError(t, b.Publisher().Publish(topic, keyed("a1", "a")))
-	retryIn(t, b, receiveID(t, messages, "a1"), 2*time.Second)
+	retryIn(t, b, receiveID(t, messages, "a1"), 10*time.Second)
 	require.NoError(t, b.Publisher().Publish(topic, keyed("a2", "a"), keyed("a3", "a")))
 	consumeRaw(t, c, parkingTopic(t, b, topic), 2)
 	receiveID(t, messages, "a1").Ack()
