@@ -61,17 +61,13 @@ func New(ctx context.Context, db *sql.DB, name Dialect, opts ...brokers.Option) 
 	if err != nil {
 		return nil, err
 	}
-	b, err := open(ctx, db, name, string(name), cfg)
-	if err != nil {
-		return nil, name.Advise(err)
-	}
-	return b, nil
+	return open(ctx, db, name, string(name), cfg)
 }
 
 func open(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg brokers.Config) (*Broker, error) {
 	t, err := connect(ctx, db, name, scheme, cfg)
 	if err != nil {
-		return nil, err
+		return nil, name.Advise(err)
 	}
 	//nolint:contextcheck // the broker outlives ctx, which is Open's
 	b, err := engine.New(engine.Config{Config: cfg, Params: urlDriver{}.Params(), Transport: t})

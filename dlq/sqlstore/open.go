@@ -50,7 +50,7 @@ func openURL(ctx context.Context, u *url.URL) (*Store, error) {
 	if ctx.Err() == nil {
 		err = t.Dialect.Mark(err, driver.ErrUnavailable)
 	}
-	return nil, fmt.Errorf("sqlstore: open %s: %w", t.name(), t.Hide(err))
+	return nil, fmt.Errorf("sqlstore: open %s: %w", t.name(), t.Hide(t.Dialect.Advise(err)))
 }
 
 // parseURL reads our parameters, and passes on those of the driver that change nothing this package relies on.
@@ -262,7 +262,7 @@ func (d postgres) makeSchemas(ctx context.Context, db *sql.DB) error {
 			_, err = db.ExecContext(ctx, "CREATE SCHEMA IF NOT EXISTS "+quoteName(name))
 		}
 		if err != nil && !sqldb.IsCode(err, "23505", "42P06") { // another process was faster
-			return fmt.Errorf("schema %s: %w", name, err)
+			return fmt.Errorf("schema %s (schema=NAME and archive=NAME in the store's URL name others): %w", name, err)
 		}
 	}
 	return nil

@@ -47,7 +47,7 @@ func TakeOver(ctx context.Context, rawURL, table string, by dlq.By) (*Takeover, 
 	}
 	done, err := t.takeOver(ctx, table, by)
 	if err != nil {
-		return nil, fmt.Errorf("sqlstore: take over table %q: %w", table, t.Hide(err))
+		return nil, fmt.Errorf("sqlstore: take over table %q: %w", table, t.Hide(t.Dialect.Advise(err)))
 	}
 	return done, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/integration/services"
+	processed "github.com/redrive-go/redrive/middleware/idempotency/sqlstore"
 )
 
 // With pgbouncer in transaction mode, prepared statements collide with those of other clients, session locks are never
@@ -47,15 +48,24 @@ func TestPgBouncer_Advice(t *testing.T) {
 	t.Parallel()
 	server := services.SharedPostgres(t)
 	url := services.PgBouncer(t, server).Through(server.Database(t))
+	var advised [2]bool // the queue, the guard's store
 	for i := range 20 { // until two connections share a session
 		db := openDB(t, url)
 		b, err := sqlqueue.New(t.Context(), db, sqlqueue.PostgreSQL)
-		if err != nil {
-			require.ErrorContains(t, err, "default_query_exec_mode=cache_describe")
+		if err == nil {
+			t.Cleanup(func() { _ = b.Close() })
+			_ = b.Publisher().Publish(fmt.Sprint("t", i), message.NewMessage("1", payload))
+		}
+		_, guarded := processed.New(t.Context(), db, processed.PostgreSQL)
+		for who, err := range []error{err, guarded} {
+			if err != nil {
+				require.ErrorContains(t, err, "default_query_exec_mode=cache_describe")
+				advised[who] = true
+			}
+		}
+		if advised == [2]bool{true, true} {
 			return
 		}
-		t.Cleanup(func() { _ = b.Close() })
-		_ = b.Publisher().Publish(fmt.Sprint("t", i), message.NewMessage("1", payload))
 	}
 	t.Fatal("no statements collided")
 }

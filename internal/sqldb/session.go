@@ -37,11 +37,11 @@ func setMySQLSession(params url.Values) {
 // strictMode matches the modes in which MySQL does not truncate what is too long.
 var strictMode = regexp.MustCompile(`STRICT_(ALL|TRANS)_TABLES|TRADITIONAL`)
 
-// CheckSession refuses a pool of the application whose sessions would lose or truncate rows without an error, or could
-// never store some texts. The pools of a Source need no check.
+// CheckSession refuses an unknown dialect, and a pool of the application whose sessions would lose or truncate rows
+// without an error, or could never store some texts. The pools of a Source need no check.
 func (d Dialect) CheckSession(ctx context.Context, db *sql.DB) error {
 	if d != MySQL {
-		return nil
+		return d.Validate()
 	}
 	var mode string
 	var commits, whole, unicode bool
@@ -228,11 +228,16 @@ func returned(method reflect.Value) (value reflect.Value) {
 	return method.Call(nil)[0]
 }
 
-// Advise adds advice about poolers to an error of a pool that the application opened.
+// Advise adds advice to an error of opening: about poolers, and about roles that may not create or use the tables.
 func (d Dialect) Advise(err error) error {
-	if d == PostgreSQL && IsCode(err, "42P05", "26000") {
+	switch {
+	case d == PostgreSQL && IsCode(err, "42P05", "26000"):
 		return fmt.Errorf("%w: a pooler in transaction mode loses prepared statements: add %s=%s to the DSN", err, execMode,
 			poolerMode)
+	case IsCode(err, "42501", "3F000", "1044", "1142"):
+		return fmt.Errorf("%w: the role lacks a right: grant it CREATE, or create the tables with another role (dead "+
+			"letters: \"redrive migrate\"), grant this one SELECT, INSERT, UPDATE and DELETE on them and USAGE of their "+
+			"schema and sequences, and open with migrate=false", err)
 	}
 	return err
 }

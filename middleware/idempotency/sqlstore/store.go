@@ -31,15 +31,12 @@ var _ idempotency.Store = (*Store)(nil)
 // of processes may do so at once. In a failover, db keeps its connections to a server that is now read-only unless the
 // DSN has target_session_attrs=read-write (pgx) or rejectReadOnly=true (MySQL).
 func New(ctx context.Context, db *sql.DB, name Dialect) (*Store, error) {
-	if err := name.Validate(); err != nil {
-		return nil, fmt.Errorf("idempotency/sqlstore: %w", err)
+	err := name.CheckSession(ctx, db)
+	if err == nil {
+		err = sqldb.Schema{Dialect: name, Files: migrations, Table: "redrive_processed_schema"}.Up(ctx, db)
 	}
-	if err := name.CheckSession(ctx, db); err != nil {
-		return nil, fmt.Errorf("idempotency/sqlstore: %w", err)
-	}
-	schema := sqldb.Schema{Dialect: name, Files: migrations, Table: "redrive_processed_schema"}
-	if err := schema.Up(ctx, db); err != nil {
-		return nil, fmt.Errorf("idempotency/sqlstore: migrate: %w", err)
+	if err != nil {
+		return nil, fmt.Errorf("idempotency/sqlstore: open: %w", name.Advise(err))
 	}
 	return &Store{db: db, d: name}, nil
 }
