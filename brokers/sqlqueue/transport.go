@@ -48,7 +48,6 @@ var (
 // brokers.Open sets all of this, bounds how long a worker that hangs can keep a lock, and keeps the transactions of
 // [InTx] apart: in db, they must leave connections for the renewal of leases.
 func New(ctx context.Context, db *sql.DB, name Dialect, opts ...brokers.Option) (*Broker, error) {
-	d := urlDriver{scheme: string(name)}
 	if err := name.Validate(); err != nil {
 		return nil, fmt.Errorf("sqlqueue: %w", err)
 	}
@@ -57,7 +56,7 @@ func New(ctx context.Context, db *sql.DB, name Dialect, opts ...brokers.Option) 
 		opt(&cfg)
 	}
 	cfg.URL = cmp.Or(cfg.URL, string(name)+"://db/db")
-	cfg, err := cfg.Resolve(d.Params())
+	cfg, err := cfg.Resolve(urlDriver{}.Params())
 	if err != nil {
 		return nil, err
 	}

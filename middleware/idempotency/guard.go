@@ -127,6 +127,10 @@ func (g *Guard) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		if err != nil {
 			// The handler has not run, and the store is at fault, whatever its error says: an account that is locked or a
 			// table that is gone would be permanent if it were the handler's.
+			if ctx.Err() == nil {
+				g.cfg.Logger.WarnContext(ctx, "idempotency: the store failed; the message waits, and its handler has not run",
+					"consumer", key.Consumer, "message_id", key.MessageID, "error", err)
+			}
 			return nil, g.cfg.Busy(fmt.Errorf("idempotency: claim %s: %w", key.MessageID, err), lookAgain)
 		}
 		switch record.State {
@@ -161,8 +165,7 @@ func (g *Guard) claim(ctx context.Context, c *Claim) (Record, error) {
 	if of, _ := split(record.Outcome); of == nil || bytes.Equal(of, c.digest) {
 		return record, nil
 	}
-	g.cfg.Logger.WarnContext(ctx, "idempotency: a different message with this id has been handled; this one is handled "+
-		"too",
+	g.cfg.Logger.WarnContext(ctx, "idempotency: a different message with this id has been handled; this one runs too",
 		"consumer", c.Key.Consumer, "message_id", c.Key.MessageID)
 	c.Key = c.Key.another(c.digest)
 	return g.cfg.Store.Claim(ctx, c.Key, c.Owner, g.cfg.Lease)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -271,8 +272,13 @@ func TestGuard_StoreThatIsDownKillsNoMessage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
+				ended, end := context.WithTimeout(t.Context(), 0)
+				defer end()
 				back := time.Now().Add(time.Hour)
-				g := guard(t, func(c *idempotency.Config) { c.Store = down{c.Store, back, fail} })
+				var logs strings.Builder
+				g := guard(t, func(c *idempotency.Config) {
+					c.Store, c.Logger = down{c.Store, back, fail}, slog.New(slog.NewTextHandler(&logs, nil))
+				})
 				runs := 0
 				_, err := alive(t, middleware.Config{})(g.Middleware(func(m *message.Message) ([]*message.Message, error) {
 					runs++
@@ -283,6 +289,8 @@ func TestGuard_StoreThatIsDownKillsNoMessage(t *testing.T) {
 				}))(order("1"))
 				require.NoError(t, err)
 				require.Equal(t, 1, runs)
+				require.Contains(t, logs.String(), "level=WARN") // deferrals are logged for information only
+				require.Contains(t, logs.String(), fail(ended).Error())
 			})
 		})
 	}
