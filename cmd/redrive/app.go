@@ -44,6 +44,7 @@ type app struct {
 	metrics *metrics          // of a server; nil without
 
 	makesStore bool           // create a missing store
+	headed     bool           // the first page of a list is printed as CSV
 	closers    []func() error // in the order in which things were opened
 }
 

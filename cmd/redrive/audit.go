@@ -39,7 +39,11 @@ func (a *app) auditListCommand() *cobra.Command {
 			if since > 0 {
 				query.From = since.before(time.Now())
 			}
-			records, more, err := pages(wire.Page{Limit: limit}, all,
+			separate := auditColumns
+			if !single {
+				separate = nil // a run's changes may be on several pages
+			}
+			records, more, err := pages(a, wire.Page{Limit: limit}, all, separate,
 				func(page wire.Page) ([]wire.AuditRecord, string, error) {
 					list, err := m.ListAudit(ctx, query, page)
 					list = cmp.Or(list, &wire.AuditList{}) // nil after an error

@@ -47,7 +47,7 @@ func (a *app) listCommand() *cobra.Command {
 			if all {
 				page.Limit = driver.MaxPage
 			}
-			entries, next, err := pages(page, all, func(page wire.Page) ([]wire.Entry, string, error) {
+			entries, next, err := pages(a, page, all, entryColumns, func(page wire.Page) ([]wire.Entry, string, error) {
 				list, err := m.ListEntries(ctx, filter.selected, page)
 				list = cmp.Or(list, &wire.EntryList{}) // nil after an error
 				return list.Entries, list.Next, err
@@ -71,13 +71,18 @@ func (a *app) listCommand() *cobra.Command {
 	return cmd
 }
 
-// pages lists a page, or that and all after it.
-func pages[T any](page wire.Page, all bool, list func(wire.Page) ([]T, string, error)) (
+// pages lists a page, or that and all after it. Where the format is lines, and columns are given, it prints all pages
+// but the last, which it returns, so that a long list does not need more memory than a short one.
+func pages[T any](a *app, page wire.Page, all bool, columns []column[T], list func(wire.Page) ([]T, string, error)) (
 	items []T, next string, err error,
 ) {
+	lines := columns != nil && (a.format() == "csv" || a.format() == "jsonl")
 	for {
 		var found []T
 		found, next, err = list(page)
+		if lines && len(items) > 0 && len(found) > 0 {
+			err, items = printList(a, items, columns), nil
+		}
 		items = append(items, found...)
 		if err != nil || !all || next == "" {
 			return items, next, err

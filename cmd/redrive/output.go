@@ -45,7 +45,12 @@ func printList[T any](a *app, items []T, columns []column[T]) error {
 		_, err := fmt.Fprintln(a.out, a.render(newTable(items, columns, format == "wide", a.fit(format))))
 		return err
 	case "csv":
-		w := newTable(items, cells(columns), true, 0)
+		w := newTable(items, columns, true, 0)
+		w.Style().CSV.FieldProtection = true // anyone can write messages: no spreadsheet treats their text as a formula
+		if a.headed {
+			w.ResetHeaders()
+		}
+		a.headed = true
 		_, err := fmt.Fprintln(a.out, w.RenderCSV())
 		return err
 	case "jsonl":
@@ -71,23 +76,6 @@ func printPage[T any](a *app, items []T, columns []column[T], none, more string)
 		a.hint("there are more: %s", more)
 	}
 	return nil
-}
-
-// cells are columns whose values no spreadsheet treats as a formula: what begins like one gets an apostrophe in front.
-// Anyone can write messages.
-func cells[T any](columns []column[T]) []column[T] {
-	safe := slices.Clone(columns)
-	for i := range safe {
-		value := safe[i].value
-		safe[i].value = func(item T) string {
-			text := value(item)
-			if strings.ContainsAny(text[:min(len(text), 1)], "=+-@\t\r") {
-				return "'" + text
-			}
-			return text
-		}
-	}
-	return safe
 }
 
 // writeTable writes a table with an empty line before it, unless it is empty.
