@@ -73,7 +73,7 @@ func TestKill_With10000MessagesInDelayQueues(t *testing.T) {
 	b := open(named)
 	s := consume(b)
 	failed.wait(t, n/2)
-	s.stop() // once the service has stopped, every retry is confirmed
+	s.stop()                // once the service has stopped, every retry is confirmed
 	over, _ := came.count() // on a busy machine, the first retries may be due before the last ones are stored
 	require.Less(t, over, n/4, "too few messages still wait: the delay is too short for this machine")
 	for i := range n {
