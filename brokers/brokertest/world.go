@@ -151,7 +151,6 @@ func (w *world) deadline() <-chan time.Time {
 	return time.After(w.h.Wait)
 }
 
-// run is one run of a handler.
 type run struct {
 	At      time.Time
 	Attempt int

@@ -206,7 +206,6 @@ func (o *keyOrder) continueKey(key string) {
 	}
 }
 
-// readParked reads a parked message from its topic.
 func (o *keyOrder) readParked(m parkedMessage) (*delivery, error) {
 	o.reader.Lock()
 	defer o.reader.Unlock()

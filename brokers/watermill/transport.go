@@ -71,7 +71,6 @@ func (t *transport) publish(ctx context.Context, out []driver.Outgoing) error {
 	return t.cfg.Publisher.Publish(topic, messages...)
 }
 
-// render returns the message to store for o.
 func render(o *driver.Outgoing) *message.Message {
 	m := message.NewMessage(o.Message.UUID, o.Message.Payload)
 	maps.Insert(m.Metadata, o.Headers())

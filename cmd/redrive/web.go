@@ -148,7 +148,6 @@ func sourceFault(s *collector.SourceStats) error {
 	}
 }
 
-// brokerView is a broker in the API.
 type brokerView struct {
 	Name    string   `json:"name"`
 	URL     string   `json:"url"`

@@ -94,7 +94,6 @@ func preview(body any, path ...string) request {
 	return request{method: http.MethodPost, path: join(path...), body: body}
 }
 
-// join makes a path of its elements.
 func join(elements ...string) string {
 	var path strings.Builder
 	for _, element := range elements {

@@ -122,7 +122,6 @@ type changes struct {
 	places  map[int64]int // in changed, by id
 }
 
-// changed is an entry before and after the transaction.
 type changed struct{ before, after *dlq.Entry }
 
 // now returns an entry that was read in this transaction, with its changes so far.

@@ -276,16 +276,21 @@ func (done *Takeover) copy(ctx context.Context, db *sql.DB, s *Store, by dlq.By)
 	reader, writer := io.Pipe()
 	var reading sync.WaitGroup
 	reading.Go(func() {
-		// The cast reads a timestamp without a zone as one in the session's zone.
-		_ = writer.CloseWithError(sqldb.Each(db.QueryContext(ctx, "SELECT (to_jsonb(t) || jsonb_build_object('created_at',"+
-			" t.created_at::timestamptz, 'last_retry_at', t.last_retry_at::timestamptz, 'resolved_at',"+
-			" t.resolved_at::timestamptz))::text FROM "+quoteTable(done.Kept)+" t ORDER BY t.id"))(func(row sqldb.Row) error {
-			var line string
-			err := row.Scan(&line)
-			if err == nil {
-				_, err = io.WriteString(writer, line+"\n")
+		_ = writer.CloseWithError(sqldb.InTx(ctx, db, nil, func(tx *sql.Tx) error {
+			if err := sqldb.Unlimited(ctx, tx); err != nil { // storing may take longer than a result may wait for its reader
+				return err
 			}
-			return err
+			// The cast reads a timestamp without a zone as one in the session's zone.
+			return sqldb.Each(tx.QueryContext(ctx, "SELECT (to_jsonb(t) || jsonb_build_object('created_at',"+
+				" t.created_at::timestamptz, 'last_retry_at', t.last_retry_at::timestamptz, 'resolved_at',"+
+				" t.resolved_at::timestamptz))::text FROM "+quoteTable(done.Kept)+" t ORDER BY t.id"))(func(row sqldb.Row) error {
+				var line string
+				err := row.Scan(&line)
+				if err == nil {
+					_, err = io.WriteString(writer, line+"\n")
+				}
+				return err
+			})
 		}))
 	})
 	imported, err := manager.Import(ctx, reader, by)

@@ -3,6 +3,7 @@ package sqlstore_test
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/integration/await"
 )
 
 // This is the insert of a consumer that has not migrated yet.
@@ -123,6 +125,38 @@ func TestTakeOver_AfterGoingBack(t *testing.T) {
 			require.Equal(t, lateRows, done.After)
 		})
 	}
+}
+
+// PostgreSQL ends a session whose result waits unread for longer than tcp_user_timeout, which we set to 30 s, and
+// storing rows may take longer: the takeover of a busy database used to fail with "connection reset by peer".
+func TestTakeOver_StoringTakesLongerThanAResultMayWait(t *testing.T) {
+	t.Parallel()
+	url, db := theirDatabase(t)
+	run(t, db, "UPDATE dlq_events SET event_payload = jsonb_build_object('large', repeat(md5(id::text), 2000))")
+	run(t, db, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET tcp_user_timeout = 1000', current_database()); "+
+		"END $$")
+	target := with(url, "schema=redrive")
+	require.NoError(t, openStore(t, target).Close())
+	tx, err := db.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	_, err = tx.ExecContext(t.Context(), "LOCK TABLE redrive.dlq_entries IN SHARE MODE")
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() {
+		done, err := sqlstore.TakeOver(t.Context(), target, "public.dlq_events", dlq.By{Actor: "ana"})
+		if err == nil && done.Stored != 500 {
+			err = fmt.Errorf("stored %d", done.Stored)
+		}
+		ended <- err
+	}()
+	await.True(t, func() bool {
+		return fmt.Sprint(rowsOf(t, db, "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND relation = "+
+			"'redrive.dlq_entries'::regclass")) == "[[true]]"
+	}, "storing waits")
+	_, err = tx.ExecContext(t.Context(), "SELECT pg_sleep(4)")
+	require.NoError(t, err)
+	require.NoError(t, tx.Commit())
+	require.NoError(t, <-ended)
 }
 
 // A status that no entry can have is named before anything is renamed, not after half of the rows.

@@ -149,17 +149,22 @@ func postgresLocked(ctx context.Context, db *sql.DB, name string, fn func() erro
 		h := fnv.New64a()
 		_, _ = h.Write([]byte(name)) // a hash never fails
 		key := int64(h.Sum64())      //nolint:gosec // G115: any number will do
-		for _, statement := range []string{
-			"SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', " +
-				"'lock_timeout', 'statement_timeout', 'transaction_timeout')",
-			fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", key),
-		} {
-			if _, err := tx.ExecContext(ctx, statement); err != nil {
-				return err
-			}
+		if err := Unlimited(ctx, tx); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", key)); err != nil {
+			return err
 		}
 		return fn()
 	})
+}
+
+// Unlimited lets a transaction on PostgreSQL wait, idle, and leave a result unread for as long as its process takes.
+func Unlimited(ctx context.Context, tx *sql.Tx) error {
+	_, err := tx.ExecContext(ctx, "SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN "+
+		"('idle_in_transaction_session_timeout', 'lock_timeout', 'statement_timeout', 'tcp_user_timeout', "+
+		"'transaction_timeout')")
+	return err
 }
 
 // mysqlLockName is the lock's name in SQL. Locks belong to the server, not the database, and a name has at most 64

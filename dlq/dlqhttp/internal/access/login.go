@@ -242,7 +242,6 @@ func (l *Login) verified(claims map[string]any) error {
 	return fmt.Errorf("%w: the provider has not verified the address %.100v", ErrLogin, claims["email"])
 }
 
-// principal is the person of the claims.
 func (l *Login) principal(claims map[string]any) (Principal, error) {
 	name, _ := claims[l.cfg.NameClaim].(string)
 	if !Proper(name) {

@@ -305,7 +305,6 @@ const (
 	maxPeriod = 366 * 24 * time.Hour
 )
 
-// reportPart is a table of the report.
 type reportPart struct {
 	Title, Lede, None string
 	Causes            []dlq.RecurringCause

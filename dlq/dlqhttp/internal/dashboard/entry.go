@@ -178,7 +178,6 @@ func (r *request) neighbours(e *dlq.Entry, data *entryData) error {
 	return nil
 }
 
-// show sets the visible body.
 func (e *entryData) show(body wire.Body) {
 	e.Body, e.Payload = body, viewPayload(body.Bytes())
 	for _, name := range slices.Sorted(maps.Keys(body.Headers)) {

@@ -17,7 +17,6 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// runsData is a page of the runs.
 type runsData struct {
 	Runs   []namedRun
 	State  string
