@@ -211,11 +211,21 @@ func (b *tab) wait(expression string) {
 	}
 }
 
-// click clicks on the element of a CSS selector, which must exist.
+// click clicks on the element of a CSS selector, which must exist, and once more if the click did not reach it: what
+// the page is still loading may have moved it away from under the pointer.
 func (b *tab) click(selector string) {
 	b.t.Helper()
 	b.wait(fmt.Sprintf("document.querySelector(%q)", selector))
-	b.do(chromedp.ScrollIntoView(chromedp.CSS(selector)), chromedp.Click(chromedp.CSS(selector)))
+	for missed := true; missed; {
+		eval[bool](b, fmt.Sprintf(`(window.missed = true, document.addEventListener("click", (e) => `+
+			`{ if (e.target.closest(%q)) window.missed = false }, {capture: true}), true)`, selector))
+		b.do(chromedp.ScrollIntoView(chromedp.CSS(selector)), chromedp.Click(chromedp.CSS(selector)))
+		ctx, cancel := context.WithTimeout(b.ctx, patience)
+		// it fails if the page is being left
+		again, err := chromedp.Run(ctx, chromedp.Evaluate[bool](`Boolean(window.missed)`))
+		cancel()
+		missed = again && err == nil
+	}
 }
 
 // follow clicks on a link or button that leads to another page, and waits for that page.
