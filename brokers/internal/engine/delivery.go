@@ -154,8 +154,7 @@ func (h *delivery) repeat() *delivery {
 
 // restore replaces the message by one as it was received: a handler may have changed the other.
 func (h *delivery) restore() {
-	if h.Message = h.copy; h.session.renewer != nil {
-		h.Message = h.session.renewer.Renew(&h.Delivery)
+	if h.Message = h.received(); h.session.renewer != nil {
 		h.identify()
 	}
 	delete(h.Message.Metadata, envelope.KeySuspect)
