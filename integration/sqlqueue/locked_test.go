@@ -2,14 +2,15 @@ package sqlqueue_test
 
 import (
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/integration/await"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // An operator's transaction keeps the row of one message locked while that message and its neighbours are handled and
@@ -63,7 +64,10 @@ func lockedRowDelaysOnlyItself(t *testing.T, url string) {
 	}
 	slows := 5 // 5 to 9; "10" ... "15" sort before "5"
 	await.True(t, func() bool { return left() == slows+1 }, "the neighbours are acked")
-	time.Sleep(twoLongLeases) // real time: the leases must be renewed, by the database's clock
+	dialect, _, _ := strings.Cut(url, ":")
+	now := "SELECT " + sqldb.Dialect(dialect).Now() // by which leases end
+	renewed := count(t, db, now) + int(twoLongLeases.Microseconds())
+	await.True(t, func() bool { return count(t, db, now) > renewed }, "the leases of the slow ones are renewed")
 	close(slow)
 	await.True(t, func() bool { return left() == 1 }, "the slow neighbours are acked")
 	unlock()
