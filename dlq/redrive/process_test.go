@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -55,15 +56,32 @@ func TestRunProcess_Child(t *testing.T) {
 	require.NoError(t, file.Close())
 }
 
-// startRunChild starts the server. Its output is kept in case it fails.
-func startRunChild(t *testing.T, dir string, claims time.Duration) (cmd *exec.Cmd, output *logbuffer.Buffer) {
+// runChild is the server as a process. Its output is kept in case it fails; if it hangs, that has its stacks.
+type runChild struct {
+	*exec.Cmd
+
+	output logbuffer.Buffer
+	ended  chan struct{}
+	err    error // after ended
+}
+
+func startRunChild(t *testing.T, dir string, claims time.Duration) *runChild {
 	t.Helper()
-	output = &logbuffer.Buffer{}
-	cmd = exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRunProcess_Child$")
-	cmd.Env = append(os.Environ(), "REDRIVE_RUN_CHILD="+dir, "REDRIVE_RUN_CLAIMS="+claims.String())
-	cmd.Stdout, cmd.Stderr = output, output
-	require.NoError(t, cmd.Start())
-	return cmd, output
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	c := &runChild{
+		Cmd: exec.CommandContext(ctx, os.Args[0], "-test.run=^TestRunProcess_Child$"), ended: make(chan struct{}),
+	}
+	c.Env = append(os.Environ(), "REDRIVE_RUN_CHILD="+dir, "REDRIVE_RUN_CLAIMS="+claims.String())
+	c.Stdout, c.Stderr = &c.output, &c.output
+	c.Cancel = func() error { return c.Process.Signal(syscall.SIGQUIT) }
+	c.WaitDelay = time.Minute
+	require.NoError(t, c.Start())
+	go func() {
+		defer close(c.ended)
+		defer cancel()
+		c.err = c.Wait()
+	}()
+	return c
 }
 
 // kill -9 of the server in the middle of a run, and a resume by another one: every message is redriven, and none twice.
@@ -98,21 +116,30 @@ func TestRunProcess_Killed(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "queue"), nil, 0o600))
 	began := time.Now()
-	cmd, output := startRunChild(t, dir, claims)
+	child := startRunChild(t, dir, claims)
 	delivered := map[string]int{}
 	killed := 0
 	consumeFile(t, filepath.Join(dir, "queue"), consumed, func(id string) bool {
 		delivered[id]++
 		if killed < kills && len(delivered) > letters*(killed+1)/(kills+1) {
 			killed++
-			require.NoError(t, cmd.Process.Kill())
-			_ = cmd.Wait() // it was killed
-			cmd, output = startRunChild(t, dir, claims)
+			require.NoError(t, child.Process.Kill())
+			<-child.ended
+			child = startRunChild(t, dir, claims)
 		}
 		return len(delivered) < letters
+	}, func() {
+		select {
+		case <-child.ended:
+			require.Fail(t, "it ended before its messages were handled", "%v\n%s", child.err, &child.output)
+		default:
+		}
 	})
-	require.NoError(t, cmd.Wait(), output.String())
+	<-child.ended
 	took := time.Since(began)
+	run, err = m.Run(t.Context(), "killed")
+	require.NoError(t, err)
+	require.NoError(t, child.err, "%s\n%+v", &child.output, run)
 	require.Equal(t, kills, killed)
 	require.Len(t, delivered, letters, "every message is redriven")
 	for id, n := range delivered {
@@ -121,8 +148,6 @@ func TestRunProcess_Killed(t *testing.T) {
 	lines, err := os.ReadFile(filepath.Join(dir, "queue"))
 	require.NoError(t, err)
 	require.Equal(t, letters, strings.Count(string(lines), "\n"), "nothing came after the last one")
-	run, err = m.Run(t.Context(), "killed")
-	require.NoError(t, err)
 	require.Equal(t, redrive.Completed, run.State)
 	require.Equal(t, redrive.Counts{Succeeded: int64(letters)}, run.Counts)
 	require.Equal(t, int64(letters), count(t, store, dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}}))
@@ -130,8 +155,8 @@ func TestRunProcess_Killed(t *testing.T) {
 }
 
 // consumeFile is the consumer behind a fileQueue: it handles each message and reports its success, by many workers,
-// until see has enough.
-func consumeFile(t *testing.T, path string, letters *dlq.Letters, see func(messageID string) bool) {
+// until see has enough. It calls idle while there is no message.
+func consumeFile(t *testing.T, path string, letters *dlq.Letters, see func(messageID string) bool, idle func()) {
 	t.Helper()
 	file, err := os.Open(path)
 	require.NoError(t, err)
@@ -161,6 +186,7 @@ func consumeFile(t *testing.T, path string, letters *dlq.Letters, see func(messa
 			work <- [2]string{entry, id}
 			line, more = "", see(id)
 		case errors.Is(err, io.EOF):
+			idle()
 			// A file does not announce new data.
 			select {
 			case err := <-errs:
@@ -175,4 +201,8 @@ func consumeFile(t *testing.T, path string, letters *dlq.Letters, see func(messa
 	}
 	close(work)
 	wg.Wait()
+	close(errs)
+	for err := range errs { // of the last messages: their outcomes would be waited for
+		require.NoError(t, err)
+	}
 }
