@@ -204,14 +204,19 @@ func largeClaimMeetsATransaction(t *testing.T, url string) {
 	require.Equal(t, []string{"0", "1", "2", "3"}, came)
 }
 
-// openTapped opens a MySQL or MariaDB, and calls asked after each query.
+// openTapped opens a MySQL or MariaDB, and calls asked after each query, one at a time: maintenance queries too.
 func openTapped(t *testing.T, url string, asked func(query string)) *sql.DB {
 	t.Helper()
 	dsn, err := services.MySQLDSN(url)
 	require.NoError(t, err)
 	connector, err := mysql.MySQLDriver{}.OpenConnector(with(dsn, "interpolateParams=true")) // otherwise some are prepared
 	require.NoError(t, err)
-	db := sql.OpenDB(&tappedConnector{connector, asked})
+	var one sync.Mutex
+	db := sql.OpenDB(&tappedConnector{connector, func(query string) {
+		one.Lock()
+		defer one.Unlock()
+		asked(query)
+	}})
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	return db
 }
