@@ -56,7 +56,8 @@ func TestRunProcess_Child(t *testing.T) {
 	require.NoError(t, file.Close())
 }
 
-// runChild is the server as a process. Its output is kept in case it fails; if it hangs, that has its stacks.
+// runChild is the server as a process. Its output is kept in case it fails; one that hangs prints its stacks there
+// after ten minutes.
 type runChild struct {
 	*exec.Cmd
 
@@ -183,7 +184,11 @@ func consumeFile(t *testing.T, path string, letters *dlq.Letters, see func(messa
 		case err == nil:
 			entry, id, found := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 			require.True(t, found, line)
-			work <- [2]string{entry, id}
+			select {
+			case work <- [2]string{entry, id}:
+			case err := <-errs: // perhaps of the last worker
+				require.NoError(t, err)
+			}
 			line, more = "", see(id)
 		case errors.Is(err, io.EOF):
 			idle()
@@ -202,7 +207,7 @@ func consumeFile(t *testing.T, path string, letters *dlq.Letters, see func(messa
 	close(work)
 	wg.Wait()
 	close(errs)
-	for err := range errs { // of the last messages: their outcomes would be waited for
+	for err := range errs { // of the last messages: without their outcomes the server would not end
 		require.NoError(t, err)
 	}
 }
